@@ -1,0 +1,51 @@
+# Every target does its own set-up: a fresh Debian with make is enough. `make JOBS=1 test` builds gently.
+JOBS ?= $(shell nproc)
+SECONDS ?= 60
+
+configure = @echo "configure: $(1)"; cmake --preset $(1) >/dev/null
+compile = @echo "build: $(strip $(1) $(2))"; cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2))
+run_tests = @echo "test: $(1)"; ctest --preset $(1) --parallel $(JOBS)
+
+.PHONY: build test demo bench asan tsan fuzz format check-format setup clean
+
+# The release command, build/bin/muster.
+build: setup
+	$(call configure,release)
+	$(call compile,release,muster_cli)
+
+test: check-format
+	$(call configure,release)
+	$(call compile,release)
+	$(call run_tests,release)
+
+demo: build
+	@scripts/demo
+
+bench: setup
+	$(call configure,release)
+	$(call compile,release)
+	@for bench in build/benchmarks/*_bench; do [ ! -x "$$bench" ] || { echo "bench: $$bench"; "$$bench"; } || exit 1; done
+
+asan tsan: setup
+	$(call configure,$@)
+	$(call compile,$@)
+	$(call run_tests,$@)
+
+# Each fuzzer for SECONDS.
+fuzz:
+	@scripts/setup fuzz
+	$(call configure,fuzz)
+	$(call compile,fuzz)
+	@scripts/fuzz $(SECONDS)
+
+format: setup
+	@scripts/format
+
+check-format: setup
+	@scripts/format --check
+
+setup:
+	@scripts/setup
+
+clean:
+	rm -rf build build-asan build-tsan build-fuzz
