@@ -1,0 +1,71 @@
+// What is to be planned: the ranks, the meshes, and every parameter with its layout and its matrices.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/layout.h"
+
+namespace muster {
+
+enum class Dtype : uint8_t { kF32, kBf16, kF16 };
+int64_t byte_size(Dtype dtype);
+
+enum class Algorithm : uint8_t { kMuon, kNorMuon, kAdamW, kLion };
+
+// Muon and NorMuon work on whole matrices; AdamW and Lion on elements.
+inline bool is_matrix_algorithm(Algorithm a) { return a == Algorithm::kMuon || a == Algorithm::kNorMuon; }
+
+// Which mean squares NorMuon keeps: one a row, one a column, or along the longer side (a tie: rows).
+enum class NormAxis : uint8_t { kRows, kColumns, kLonger };
+
+// One block of rows or columns of a parameter, with its own NorMuon settings where they differ.
+struct Block {
+  int64_t size = 0;
+  std::optional<bool> normuon;
+  std::optional<NormAxis> norm_axis;
+
+  bool operator==(const Block&) const = default;
+};
+
+// How a parameter is read as matrices. The shape (or `view`) is (batch..., rows, columns); every batch index and
+// every row block times column block is one matrix.
+struct MatrixSpec {
+  Shape view;                  // read the storage row-major as this shape; empty: the shape itself
+  bool flatten = false;        // convolution: dim 0 against all the others
+  std::vector<Block> rows;     // cut the rows (fused QKV, gate and up, heads); empty: one block
+  std::vector<Block> columns;  // cut the columns (an output projection per head); empty: one block
+
+  bool operator==(const MatrixSpec&) const = default;
+};
+
+struct Parameter {
+  std::string name;
+  Shape shape;
+  Dtype dtype = Dtype::kF32;
+  Dtype grad_dtype = Dtype::kF32;
+  Layout layout;
+  Algorithm algorithm = Algorithm::kNorMuon;
+  NormAxis norm_axis = NormAxis::kLonger;
+  MatrixSpec matrices;    // ignored by AdamW and Lion
+  int output_dim = 0;     // 0: a matrix is (output, input); 1: stored transposed. Steers scales, never the plan
+  double multiplier = 1;  // of the learning rate. Never splits a batch
+};
+
+struct Problem {
+  std::string model;
+  int32_t ranks = 1;
+  std::vector<Mesh> meshes;
+  std::vector<Parameter> parameters;
+  Dtype wire = Dtype::kBf16;  // what updates travel in
+  // Muster averages the raw gradients of replicas itself: they travel to the owner, new weights travel back.
+  bool grad_sync = false;
+  std::vector<int64_t> group_sizes;  // for Strategy::kGrouped, in parameters; empty: one group a kind
+};
+
+// Throws InvalidArgument, naming the parameter or mesh and the value, unless every layout and every matrix makes sense.
+void validate(const Problem& problem);
+
+}  // namespace muster

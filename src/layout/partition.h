@@ -1,0 +1,101 @@
+// How one tensor is cut over one mesh: what every grid position holds, as runs.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "layout/run.h"
+#include "muster/layout.h"
+
+namespace muster::layout {
+
+struct Interval {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  bool operator==(const Interval&) const = default;
+};
+
+// Ascending, disjoint, none empty. Contiguous pieces have one interval; split_factor makes several.
+using Intervals = std::vector<Interval>;
+int64_t total_size(const Intervals& intervals);
+
+class Partition {
+ public:
+  // `name` is for messages. Throws InvalidArgument where the layout does not fit the mesh or the shape.
+  Partition(const Mesh& mesh, const Layout& layout, const Shape& shape, std::string_view name);
+
+  const Shape& shape() const { return shape_; }
+  int32_t positions() const { return static_cast<int32_t>(ranks_.size()); }
+  int32_t rank(int32_t position) const { return ranks_[position]; }
+  int32_t position_of(int32_t rank) const;  // -1 if it is not on the mesh
+
+  // Positions that hold the same elements differ in their replica alone.
+  int32_t replicas() const { return replicas_; }
+  int32_t replica(int32_t position) const { return mixed_radix(replicate_axes_, position); }
+
+  // The distinct pieces that dimension `dim` is cut into, and which of them a position has.
+  const std::vector<Intervals>& pieces(int dim) const { return dims_[dim].pieces; }
+  int32_t piece(int dim, int32_t position) const { return mixed_radix(dims_[dim].axes, position); }
+  bool is_flat() const { return !flat_axes_.empty(); }
+  // Every position is cut along its dims alone into the box of its pieces, or into a range of that box.
+  int64_t local_elements(int32_t position) const;
+  // The runs of a position in the order of its local storage: the row-major box of its pieces, or a range of it.
+  std::vector<Run> shard(int32_t position) const;
+
+  // All positions whose pieces are these, one index a dim, whatever their replica and flat range.
+  template <typename Visit>
+  void for_each_position(const std::vector<int32_t>& piece_of_dim, Visit visit) const;
+
+ private:
+  struct Axis {
+    int32_t stride = 1;  // of a grid position along this axis
+    int32_t size = 1;
+    std::vector<int64_t> sizes;  // explicit pieces; empty: ceil chunks
+    int32_t split_factor = 1;
+  };
+  struct Dim {
+    std::vector<Axis> axes;  // outermost split first
+    std::vector<Intervals> pieces;
+  };
+
+  static int32_t mixed_radix(const std::vector<Axis>& axes, int32_t position);
+  void cut_dim(Dim& dim, int64_t extent, int d, std::string_view name);
+  void check_flat_sizes(std::string_view name) const;
+  Interval flat_interval(int64_t elements, int32_t position) const;
+  int64_t box_elements(int32_t position) const;
+
+  Shape shape_;
+  std::vector<int32_t> ranks_;
+  std::vector<Dim> dims_;
+  std::vector<Axis> replicate_axes_;
+  std::vector<Axis> flat_axes_;
+  int32_t replicas_ = 1;
+};
+
+template <typename Visit>
+void Partition::for_each_position(const std::vector<int32_t>& piece_of_dim, Visit visit) const {
+  std::vector<int32_t> positions{0};
+  for (size_t d = 0; d < dims_.size(); ++d) {
+    int32_t base = 0;
+    int32_t rest = piece_of_dim[d];
+    for (size_t a = dims_[d].axes.size(); a-- > 0;) {
+      const Axis& axis = dims_[d].axes[a];
+      base += rest % axis.size * axis.stride;
+      rest /= axis.size;
+    }
+    positions[0] += base;
+  }
+  for (const std::vector<Axis>* axes : {&replicate_axes_, &flat_axes_}) {
+    for (const Axis& axis : *axes) {
+      const size_t before = positions.size();
+      for (int32_t c = 1; c < axis.size; ++c)
+        for (size_t i = 0; i < before; ++i) positions.push_back(positions[i] + c * axis.stride);
+    }
+  }
+  for (const int32_t position : positions) visit(position);
+}
+
+}  // namespace muster::layout
