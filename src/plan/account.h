@@ -1,0 +1,12 @@
+// What a plan moves and costs, wave by wave and rank by rank, from counts of matrices a class: no piece is listed.
+#pragma once
+
+#include "muster/plan.h"
+#include "plan/catalog.h"
+#include "plan/cost_model.h"
+
+namespace muster::plan {
+
+PlanSummary account(const Catalog& catalog, const CostModel& cost, const Plan& plan);
+
+}  // namespace muster::plan

@@ -1,0 +1,232 @@
+#include "plan/catalog.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+
+#include "muster/error.h"
+
+namespace muster::plan {
+
+namespace {
+
+void put(std::string& key, int64_t value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); }
+
+void put(std::string& key, const std::vector<int64_t>& values) {
+  put(key, static_cast<int64_t>(values.size()));
+  for (const int64_t value : values) put(key, value);
+}
+
+void put(std::string& key, const std::vector<Block>& blocks) {
+  put(key, static_cast<int64_t>(blocks.size()));
+  for (const Block& block : blocks) {
+    put(key, block.size);
+    put(key, block.normuon ? *block.normuon : 2);
+    put(key, block.norm_axis ? static_cast<int64_t>(*block.norm_axis) : 3);
+  }
+}
+
+auto tie(const MatrixClass& c) {
+  return std::make_tuple(c.matrix.rows, c.matrix.columns, c.matrix.normuon, c.matrix.norm_axis, c.holder_set,
+                         c.in_bytes, c.out_bytes, c.all_replicas, c.weights_back);
+}
+
+}  // namespace
+
+std::string kind_key(const Parameter& p) {
+  std::string key;
+  put(key, p.shape);
+  put(key, static_cast<int64_t>(p.dtype) * 16 + static_cast<int64_t>(p.grad_dtype));
+  put(key, static_cast<int64_t>(p.algorithm) * 16 + static_cast<int64_t>(p.norm_axis));
+  put(key, p.layout.mesh);
+  put(key, static_cast<int64_t>(p.layout.placements.size()));
+  for (const Placement& placement : p.layout.placements) {
+    put(key, static_cast<int64_t>(placement.kind));
+    put(key, placement.dim);
+    put(key, placement.split_factor);
+    put(key, placement.sizes);
+  }
+  put(key, std::vector<int64_t>(p.layout.order.begin(), p.layout.order.end()));
+  put(key, p.matrices.view);
+  put(key, p.matrices.flatten);
+  put(key, p.matrices.rows);
+  put(key, p.matrices.columns);
+  return key;
+}
+
+const Holder* HolderSet::find(int32_t rank) const {
+  const auto at =
+      std::lower_bound(holders.begin(), holders.end(), rank, [](const Holder& h, int32_t r) { return h.rank < r; });
+  return at != holders.end() && at->rank == rank ? &*at : nullptr;
+}
+
+int32_t HolderSet::source_replica(int32_t owner) const {
+  const Holder* holder = find(owner);
+  return holder != nullptr ? holder->replica : owner % replicas;
+}
+
+class CatalogBuilder {
+ public:
+  explicit CatalogBuilder(Catalog& catalog) : c_(catalog) {}
+
+  void build() {
+    const Problem& problem = c_.problem_;
+    std::unordered_map<std::string, int32_t> kinds;
+    for (size_t p = 0; p < problem.parameters.size(); ++p) {
+      const Parameter& parameter = problem.parameters[p];
+      const auto [at, fresh] = kinds.emplace(kind_key(parameter), static_cast<int32_t>(c_.kinds_.size()));
+      if (fresh) add_kind(parameter);
+      c_.kind_of_.push_back(at->second);
+      c_.first_matrix_.push_back(c_.matrix_count());
+      const std::vector<int32_t>& classes = c_.kinds_[at->second].classes;
+      c_.class_of_.insert(c_.class_of_.end(), classes.begin(), classes.end());
+      c_.parameter_of_.insert(c_.parameter_of_.end(), classes.size(), static_cast<int32_t>(p));
+    }
+    c_.shape_count_ = static_cast<int32_t>(shapes_.size());
+  }
+
+ private:
+  // How a range of one dim falls over its pieces.
+  struct CutPiece {
+    int32_t piece;
+    int64_t length;
+    auto operator<=>(const CutPiece&) const = default;
+  };
+  using Cut = std::vector<CutPiece>;
+
+  void add_kind(const Parameter& parameter) {
+    const Mesh& mesh = c_.problem_.meshes[parameter.layout.mesh];
+    c_.kinds_.push_back({layout::Partition(mesh, parameter.layout, parameter.shape, parameter.name), {}, {}});
+    Catalog::Kind& kind = c_.kinds_.back();
+    if (!is_matrix_algorithm(parameter.algorithm)) return;
+    kind.grid.emplace(parameter);
+    cuts_.clear();
+    cut_at_.assign(parameter.shape.size(), {});
+    sets_by_cuts_.clear();
+    shards_.clear();
+    for (int32_t i = 0; i < kind.grid->count(); ++i) kind.classes.push_back(add_class(parameter, kind, i));
+  }
+
+  int32_t add_class(const Parameter& parameter, const Catalog::Kind& kind, int32_t index) {
+    MatrixClass c;
+    c.matrix = kind.grid->at(index);
+    c.holder_set = holder_set(kind, index);
+    const HolderSet& set = c_.holder_sets_[c.holder_set];
+    const int64_t wire = byte_size(c_.problem_.wire);
+    c.all_replicas = c_.problem_.grad_sync && set.replicas > 1;
+    c.weights_back = c.all_replicas && static_cast<int32_t>(set.holders.size()) == set.replicas;
+    c.in_bytes = c.all_replicas ? byte_size(parameter.grad_dtype) : wire;
+    c.out_bytes = c.weights_back ? byte_size(parameter.dtype) : wire;
+    const auto shape_id = static_cast<int32_t>(shapes_.size());
+    c.shape = shapes_.emplace(std::pair{c.matrix.rows, c.matrix.columns}, shape_id).first->second;
+    const auto [at, fresh] = classes_.emplace(tie(c), static_cast<int32_t>(c_.classes_.size()));
+    if (fresh) c_.classes_.push_back(c);
+    return at->second;
+  }
+
+  int32_t holder_set(const Catalog::Kind& kind, int32_t index) {
+    const std::vector<layout::Run> runs = kind.grid->runs(index);
+    if (kind.partition.is_flat() || runs.size() > 1) return intern(holders_by_overlap(kind, runs));
+    std::vector<int32_t> cuts;
+    for (int d = 0; d < runs[0].box.dims; ++d) cuts.push_back(cut_of(kind.partition, d, runs[0].box));
+    const auto known = sets_by_cuts_.find(cuts);
+    if (known != sets_by_cuts_.end()) return known->second;
+    const int32_t set = intern(holders_by_cuts(kind, cuts));
+    sets_by_cuts_.emplace(std::move(cuts), set);
+    return set;
+  }
+
+  int32_t cut_of(const layout::Partition& partition, int d, const layout::Box& box) {
+    const std::pair<int64_t, int64_t> range{box.begin[d], box.end[d]};
+    const auto known = cut_at_[d].find(range);
+    if (known != cut_at_[d].end()) return known->second;
+    Cut cut;
+    const auto& pieces = partition.pieces(d);
+    for (size_t piece = 0; piece < pieces.size(); ++piece) {
+      CutPiece mine{static_cast<int32_t>(piece), 0};
+      for (const layout::Interval& interval : pieces[piece]) {
+        const int64_t length = std::min(interval.end, range.second) - std::max(interval.begin, range.first);
+        mine.length += std::max(length, int64_t{0});
+      }
+      if (mine.length > 0) cut.push_back(mine);
+    }
+    const auto [at, fresh] = cuts_.emplace(std::move(cut), static_cast<int32_t>(cuts_.size()));
+    cut_at_[d].emplace(range, at->second);
+    if (fresh) cut_by_id_.resize(cuts_.size());
+    cut_by_id_[at->second] = &at->first;
+    return at->second;
+  }
+
+  // The product of the cuts of all dims.
+  HolderSet holders_by_cuts(const Catalog::Kind& kind, const std::vector<int32_t>& cuts) {
+    const int dims = static_cast<int>(cuts.size());
+    HolderSet set;
+    set.replicas = kind.partition.replicas();
+    std::vector<int32_t> pieces(dims);
+    auto descend = [&](auto& self, int d, int64_t elements) -> void {
+      if (d == dims) {
+        kind.partition.for_each_position(pieces, [&](int32_t position) {
+          set.holders.push_back({kind.partition.rank(position), position, kind.partition.replica(position), elements});
+        });
+        return;
+      }
+      for (const CutPiece& piece : *cut_by_id_[cuts[d]]) {
+        pieces[d] = piece.piece;
+        self(self, d + 1, elements * piece.length);
+      }
+    };
+    descend(descend, 0, 1);
+    return set;
+  }
+
+  HolderSet holders_by_overlap(const Catalog::Kind& kind, const std::vector<layout::Run>& runs) {
+    if (shards_.empty()) {
+      for (int32_t p = 0; p < kind.partition.positions(); ++p) shards_.push_back(kind.partition.shard(p));
+    }
+    HolderSet set;
+    set.replicas = kind.partition.replicas();
+    for (int32_t p = 0; p < kind.partition.positions(); ++p) {
+      Holder holder{kind.partition.rank(p), p, kind.partition.replica(p), 0};
+      for (const layout::Overlap& piece : layout::overlaps(shards_[p], runs)) holder.elements += piece.box.volume();
+      if (holder.elements > 0) set.holders.push_back(holder);
+    }
+    return set;
+  }
+
+  int32_t intern(HolderSet set) {
+    std::sort(set.holders.begin(), set.holders.end(), [](const Holder& a, const Holder& b) { return a.rank < b.rank; });
+    std::string key;
+    std::string ranks;
+    put(key, set.replicas);
+    for (const Holder& h : set.holders) {
+      for (const int64_t value : {int64_t{h.rank}, int64_t{h.position}, int64_t{h.replica}, h.elements}) {
+        put(key, value);
+      }
+      put(ranks, h.rank);
+      set.largest = std::max(set.largest, h.elements);
+    }
+    const auto [at, fresh] = holder_sets_.emplace(std::move(key), c_.holder_set_count());
+    if (fresh) {
+      set.peers = peers_.emplace(std::move(ranks), static_cast<int32_t>(peers_.size())).first->second;
+      c_.holder_sets_.push_back(std::move(set));
+    }
+    return at->second;
+  }
+
+  Catalog& c_;
+  std::map<std::pair<int64_t, int64_t>, int32_t> shapes_;
+  std::map<decltype(tie(MatrixClass{})), int32_t> classes_;
+  std::unordered_map<std::string, int32_t> holder_sets_;
+  std::unordered_map<std::string, int32_t> peers_;
+  // Of the kind at hand.
+  std::map<Cut, int32_t> cuts_;
+  std::vector<const Cut*> cut_by_id_;
+  std::vector<std::map<std::pair<int64_t, int64_t>, int32_t>> cut_at_;
+  std::map<std::vector<int32_t>, int32_t> sets_by_cuts_;
+  std::vector<std::vector<layout::Run>> shards_;
+};
+
+Catalog::Catalog(const Problem& problem) : problem_(problem) { CatalogBuilder(*this).build(); }
+
+}  // namespace muster::plan

@@ -1,0 +1,155 @@
+#include "plan/cost_model.h"
+
+#include <algorithm>
+#include <map>
+
+#include "plan/wide.h"
+
+namespace muster::plan {
+
+namespace {
+
+// Five iterations with symmetric products, in the cheaper of the standard and the Gram form.
+int64_t orthogonalize_ns(const CostTable& table, const Matrix& m) {
+  const auto s = static_cast<Wide>(std::min(m.rows, m.columns));
+  const auto l = static_cast<Wide>(std::max(m.rows, m.columns));
+  const Wide flops = std::min(15 * l * s * s + 5 * s * s * s, 6 * l * s * s + 14 * s * s * s);
+  int64_t gflops = table.rates.back().gflops;
+  for (const CostTable::Rate& rate : table.rates) {
+    if (static_cast<int64_t>(s) <= rate.short_side) {
+      gflops = rate.gflops;
+      break;
+    }
+  }
+  constexpr Wide kLongest = Wide{1} << 40;  // a quarter of an hour: sums over a model stay within 64 bits
+  return static_cast<int64_t>(std::clamp(flops / static_cast<Wide>(gflops), Wide{1}, kLongest));
+}
+
+}  // namespace
+
+Load& Load::operator+=(const Load& o) {
+  compute += o.compute;
+  start += o.start;
+  in_send += o.in_send;
+  in_receive += o.in_receive;
+  out_send += o.out_send;
+  out_receive += o.out_receive;
+  return *this;
+}
+
+Load& Load::operator-=(const Load& o) { return *this += o * -1; }
+
+Load Load::operator*(int64_t n) const {
+  return {compute * n, start * n, in_send * n, in_receive * n, out_send * n, out_receive * n};
+}
+
+CostModel::CostModel(const Catalog& catalog, const CostTable& table) : catalog_(catalog), table_(table) {
+  for (const MatrixClass& c : catalog.classes()) {
+    orthogonalize_ns_.push_back(plan::orthogonalize_ns(table, c.matrix));
+    normalize_ns_.push_back(c.matrix.normuon ? memory_ns(c.matrix.elements() * kNormalizeBytes) : 0);
+  }
+  for (int32_t s = 0; s < catalog.holder_set_count(); ++s) {
+    const HolderSet& set = catalog.holder_set(s);
+    std::map<int32_t, int64_t> by_node;
+    std::map<std::pair<int32_t, int32_t>, int64_t> by_replica_and_node;
+    for (const Holder& h : set.holders) {
+      by_node[node(h.rank)] += h.elements;
+      by_replica_and_node[{h.replica, node(h.rank)}] += h.elements;
+    }
+    near_.emplace_back();
+    for (const Holder& h : set.holders) {
+      near_.back().push_back({by_replica_and_node[{h.replica, node(h.rank)}], by_node[node(h.rank)]});
+    }
+    one_node_.push_back(by_node.size() <= 1);
+  }
+}
+
+int64_t CostModel::elementwise_bytes(Algorithm algorithm) const {
+  switch (algorithm) {
+    case Algorithm::kAdamW:
+      return kAdamWBytes;
+    case Algorithm::kLion:
+      return kLionBytes;
+    default:
+      return kMomentumBytes + kApplyBytes;
+  }
+}
+
+Load CostModel::hold(int32_t index, const Holder& holder) const {
+  const MatrixClass& c = catalog_.classes()[index];
+  const HolderSet& set = catalog_.holder_set(c);
+  const bool near = one_node_[c.holder_set];
+  // Where each replica lies on one rank, an owner among them has all it needs.
+  const bool owner_has_all = static_cast<int32_t>(set.holders.size()) == set.replicas;
+  int64_t sent = holder.elements;
+  if (!c.all_replicas && set.replicas > 1) sent = owner_has_all ? 0 : holder.elements / set.replicas;
+  Load load;
+  load.in_send = link_ns(sent * c.in_bytes, near);
+  load.out_receive = link_ns(holder.elements * c.out_bytes, near);
+  // Momentum lives with the replica that sends, or with the owner where all replicas do.
+  if (!c.all_replicas) load.compute += memory_ns(holder.elements / set.replicas * kMomentumBytes);
+  if (!c.weights_back) load.compute += memory_ns(holder.elements * kApplyBytes);
+  return load;
+}
+
+Load CostModel::own(int32_t index, int32_t rank) const {
+  const MatrixClass& c = catalog_.classes()[index];
+  const HolderSet& set = catalog_.holder_set(c);
+  const Holder* holder = set.find(rank);
+  const int64_t elements = c.matrix.elements();
+  const int64_t held = holder != nullptr ? holder->elements : 0;
+  const bool one_node = one_node_[c.holder_set] && node(rank) == node(set.holders[0].rank);
+  Near near = one_node ? Near{elements, elements * set.replicas} : Near{};
+  if (holder != nullptr) near = near_[c.holder_set][holder - set.holders.data()];
+  const int64_t in_total = c.all_replicas ? elements * set.replicas : elements;
+  const int64_t in_near = c.all_replicas ? near.out : near.in;
+
+  Load load;
+  load.compute = orthogonalize_ns_[index] + normalize_ns_[index];
+  load.compute += owner_elementwise_ns(c);
+  load.in_receive = link_ns((in_near - held) * c.in_bytes, true) + link_ns((in_total - in_near) * c.in_bytes, false);
+  load.out_send = link_ns((near.out - held) * c.out_bytes, true) +
+                  link_ns((elements * set.replicas - near.out) * c.out_bytes, false);
+  if (holder != nullptr) {
+    const Load spared = hold(index, *holder);
+    load.in_send = -spared.in_send;
+    load.out_receive = -spared.out_receive;
+  }
+  return load;
+}
+
+int64_t CostModel::owner_elementwise_ns(const MatrixClass& c) const {
+  int64_t bytes = 0;
+  if (c.all_replicas) bytes += kMomentumBytes + catalog_.holder_set(c).replicas * c.in_bytes;
+  if (c.weights_back) bytes += kApplyBytes;
+  return memory_ns(c.matrix.elements() * bytes);
+}
+
+std::vector<int64_t> CostModel::held_elementwise_ns() const {
+  const Problem& problem = catalog_.problem();
+  std::vector<int64_t> ns(problem.ranks);
+  std::map<int32_t, std::pair<int32_t, int64_t>> kinds;  // a parameter of each kind, and how many there are
+  for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
+    if (is_matrix_algorithm(problem.parameters[p].algorithm) || catalog_.partition(p).replicas() > 1) continue;
+    auto& [example, number] = kinds[catalog_.kind_of(p)];
+    example = p;
+    ++number;
+  }
+  for (const auto& [kind, entry] : kinds) {
+    const auto& [p, number] = entry;
+    const layout::Partition& partition = catalog_.partition(p);
+    const int64_t bytes = elementwise_bytes(problem.parameters[p].algorithm) * number;
+    for (int32_t position = 0; position < partition.positions(); ++position) {
+      ns[partition.rank(position)] += memory_ns(partition.local_elements(position) * bytes);
+    }
+  }
+  return ns;
+}
+
+int64_t CostModel::workspace_bytes(const Matrix& m) const {
+  // The update as it travels, two copies that the iteration alternates between, three matrices of the Gram side.
+  const int64_t s = std::min(m.rows, m.columns);
+  return m.elements() * byte_size(catalog_.problem().wire) + (2 * m.elements() + 3 * s * s) * table_.compute_bytes;
+}
+
+}  // namespace muster::plan

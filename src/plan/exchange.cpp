@@ -1,0 +1,192 @@
+#include "plan/exchange.h"
+
+#include <algorithm>
+#include <map>
+
+#include "plan/cost_model.h"
+#include "plan/shares.h"
+
+namespace muster::plan {
+
+namespace {
+
+enum class Direction { kIn, kOut };
+
+class Generator {
+ public:
+  Generator(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave, Direction direction)
+      : catalog_(catalog), plan_(plan), rank_(rank), wave_(wave), direction_(direction) {}
+
+  Exchange run() {
+    const Wave& wave = plan_.waves[wave_];
+    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
+      if (plan_.wave[j] == wave_) add_matrix(j, plan_.owner[j], wave.transport, false);
+    }
+    for (const ZeroMatrix& zero : wave.zeros) add_matrix(zero.like, zero.owner, wave.transport, true);
+    for (const ElementShare& share : plan_.shares) add_share(share);
+    Exchange exchange;
+    for (auto* side : {&sends_, &receives_}) {
+      auto& list = side == &sends_ ? exchange.sends : exchange.receives;
+      for (auto& [peer, message] : *side) {
+        message.peer = peer;
+        if (message.bytes > 0) list.push_back(std::move(message));
+      }
+    }
+    exchange.local = std::move(local_);
+    return exchange;
+  }
+
+ private:
+  // One piece of a matrix between a holder and whoever assembles it.
+  struct Piece {
+    const Holder& holder;
+    int32_t assembler;
+    bool real;  // false: zeros in its place
+  };
+
+  void add_matrix(int32_t j, int32_t owner, Transport transport, bool zero) {
+    const MatrixClass& c = catalog_.class_at(j);
+    const HolderSet& set = catalog_.holder_set(c);
+    const Holder* mine = set.find(rank_);
+    if (transport == Transport::kRagged || transport == Transport::kPadded) {
+      const int32_t source = set.source_replica(owner);
+      auto takes_part = [&](const Holder& h) {
+        return direction_ == Direction::kOut || c.all_replicas || h.replica == source;
+      };
+      if (rank_ == owner) {
+        for (const Holder& h : set.holders) {
+          if (takes_part(h)) add_piece(j, {h, owner, !zero}, transport);
+        }
+      } else if (mine != nullptr && takes_part(*mine)) {
+        add_piece(j, {*mine, owner, !zero}, transport);
+      }
+      return;
+    }
+    // Every holder assembles the matrix from its own replica; coming back, each slice is the sum of what all send, of
+    // which the owner's alone is not zero. Where each orthogonalizes for itself, nothing comes back.
+    if (mine == nullptr) return;
+    for (const Holder& h : set.holders) {
+      if (h.replica != mine->replica) continue;
+      const bool back = direction_ == Direction::kOut;
+      if (back && transport == Transport::kGather && h.rank != rank_) continue;
+      add_piece(j, {h, rank_, !back || rank_ == owner || transport == Transport::kGather}, transport);
+      if (h.rank != rank_) add_piece(j, {*mine, h.rank, !back || h.rank == owner}, transport);
+    }
+  }
+
+  void add_piece(int32_t j, const Piece& piece, Transport transport) {
+    const MatrixClass& c = catalog_.class_at(j);
+    const HolderSet& set = catalog_.holder_set(c);
+    const int32_t p = catalog_.parameter_of(j);
+    const bool in = direction_ == Direction::kIn;
+    Message* message = message_between(piece.holder.rank, piece.assembler);
+    int64_t elements = 0;
+    if (piece.real) {
+      for (const layout::Overlap& o : layout::overlaps(shard(p, piece.holder.position), runs(j))) {
+        elements += o.box.volume();
+        (message != nullptr ? message->segments : local_).push_back({p, j, o});
+      }
+    }
+    if (message == nullptr) return;
+    const int64_t width = in ? c.in_bytes : c.out_bytes;
+    int64_t sent = piece.holder.elements;
+    if (transport == Transport::kPadded) sent = set.largest;
+    message->bytes += sent * width;
+    message->padding_bytes += (sent - elements) * width;
+  }
+
+  void add_share(const ElementShare& share) {
+    const Problem& problem = catalog_.problem();
+    const std::vector<int32_t>& family = plan_.families[share.family];
+    const bool in = direction_ == Direction::kIn;
+    const int64_t width = in ? share_in_bytes(problem, family) : share_out_bytes(problem, family);
+    const auto mine = std::find(share.ranks.begin(), share.ranks.end(), rank_);
+    if (mine == share.ranks.end()) return;
+    for (size_t i = 0; i < share.ranks.size(); ++i) {
+      const StreamRange range = share_in_wave(plan_, share, i, wave_);
+      if (range.size() == 0) continue;
+      for (const Segment& segment : stream_segments(family, range)) {
+        for (const int32_t holder : share.ranks) {
+          if (holder != rank_ && share.ranks[i] != rank_) continue;
+          Message* message = message_between(holder, share.ranks[i]);
+          if (message == nullptr) {
+            local_.push_back(segment);
+          } else if (width > 0) {
+            message->segments.push_back(segment);
+            message->bytes += segment.elements() * width;
+          }
+        }
+      }
+    }
+  }
+
+  // The parameters of a family lie end to end, each as this rank stores its shard.
+  std::vector<Segment> stream_segments(const std::vector<int32_t>& family, StreamRange range) const {
+    std::vector<Segment> segments;
+    int64_t at = 0;
+    for (const int32_t p : family) {
+      const layout::Partition& partition = catalog_.partition(p);
+      const int64_t size = partition.local_elements(partition.position_of(rank_));
+      const int64_t begin = std::max(range.begin - at, int64_t{0});
+      const int64_t end = std::min(range.end - at, size);
+      if (begin < end) {
+        Segment segment;
+        segment.parameter = p;
+        segment.piece.box.dims = 1;
+        segment.piece.box.begin[0] = begin;
+        segment.piece.box.end[0] = end;
+        segment.piece.first_offset = segment.piece.second_offset = begin;
+        segment.piece.first_stride[0] = segment.piece.second_stride[0] = 1;
+        segments.push_back(segment);
+      }
+      at += size;
+    }
+    return segments;
+  }
+
+  // Null if both are this rank. In: the holder sends. Out: the assembler does.
+  Message* message_between(int32_t holder, int32_t assembler) {
+    if (holder == assembler) return nullptr;
+    const int32_t sender = direction_ == Direction::kIn ? holder : assembler;
+    const int32_t receiver = direction_ == Direction::kIn ? assembler : holder;
+    return sender == rank_ ? &sends_[receiver] : &receives_[sender];
+  }
+
+  const std::vector<layout::Run>& shard(int32_t parameter, int32_t position) {
+    auto& entry = shards_[{catalog_.kind_of(parameter), position}];
+    if (entry.empty()) entry = catalog_.partition(parameter).shard(position);
+    return entry;
+  }
+
+  const std::vector<layout::Run>& runs(int32_t j) {
+    if (runs_of_ != j) {
+      runs_of_ = j;
+      runs_ = catalog_.grid(catalog_.parameter_of(j)).runs(catalog_.index_in_parameter(j));
+    }
+    return runs_;
+  }
+
+  const Catalog& catalog_;
+  const Plan& plan_;
+  int32_t rank_;
+  int32_t wave_;
+  Direction direction_;
+  std::map<int32_t, Message> sends_;
+  std::map<int32_t, Message> receives_;
+  std::vector<Segment> local_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<layout::Run>> shards_;
+  std::vector<layout::Run> runs_;
+  int32_t runs_of_ = -1;
+};
+
+}  // namespace
+
+Exchange exchange_in(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave) {
+  return Generator(catalog, plan, rank, wave, Direction::kIn).run();
+}
+
+Exchange exchange_out(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave) {
+  return Generator(catalog, plan, rank, wave, Direction::kOut).run();
+}
+
+}  // namespace muster::plan

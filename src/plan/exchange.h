@@ -1,0 +1,43 @@
+// What one rank sends and receives in one wave, generated for that rank alone.
+//
+// Sender and receiver generate the same segments in the same order without talking: by matrix, then by the runs of the
+// matrix and of the holder's shard; element ranges last.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "layout/run.h"
+#include "muster/plan.h"
+#include "plan/catalog.h"
+#include "plan/matrices.h"
+
+namespace muster::plan {
+
+struct Segment {
+  int32_t parameter = 0;
+  int32_t matrix = -1;  // -1: a range of an elementwise parameter
+  // Where the piece sits in the holder's shard (first) and in the matrix (second); for a range, in both the shard.
+  layout::Overlap piece;
+
+  int64_t elements() const { return piece.box.volume(); }
+};
+
+struct Message {
+  int32_t peer = 0;
+  int64_t bytes = 0;          // padding included
+  int64_t padding_bytes = 0;  // zeros
+  std::vector<Segment> segments;
+};
+
+struct Exchange {
+  std::vector<Message> sends;     // ascending peer, none empty
+  std::vector<Message> receives;  // ascending peer, none empty
+  std::vector<Segment> local;     // holder and owner are the same rank
+};
+
+// Holders to owners, and owners to holders.
+Exchange exchange_in(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave);
+Exchange exchange_out(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave);
+
+}  // namespace muster::plan

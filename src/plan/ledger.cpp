@@ -1,0 +1,96 @@
+#include "plan/ledger.h"
+
+namespace muster::plan {
+
+namespace {
+
+uint64_t key_of(int32_t rank, int32_t id) { return static_cast<uint64_t>(rank) << 32 | static_cast<uint32_t>(id); }
+
+}  // namespace
+
+Ledger::Ledger(const Catalog& catalog, const CostModel& cost)
+    : catalog_(catalog), cost_(cost), loads_(catalog.problem().ranks) {
+  std::vector<int64_t> count(catalog.classes().size());
+  for (int32_t j = 0; j < catalog.matrix_count(); ++j) ++count[catalog.class_of(j)];
+  for (int32_t c = 0; c < static_cast<int32_t>(count.size()); ++c) {
+    for (const Holder& holder : catalog.holder_set(catalog.classes()[c]).holders) {
+      loads_[holder.rank] += cost.hold(c, holder) * count[c];
+    }
+  }
+  const std::vector<int64_t> elementwise = cost.held_elementwise_ns();
+  for (size_t r = 0; r < loads_.size(); ++r) loads_[r].compute += elementwise[r];
+  for (const Load& load : loads_) sum_ += load.total();
+}
+
+int32_t Ledger::count(const std::unordered_map<uint64_t, int32_t>& counts, int32_t rank, int32_t key) const {
+  const auto at = counts.find(key_of(rank, key));
+  return at == counts.end() ? 0 : at->second;
+}
+
+int64_t Ledger::start_ns(int32_t rank, int32_t c, int32_t owned) const {
+  const MatrixClass& matrices = catalog_.classes()[c];
+  const HolderSet& set = catalog_.holder_set(matrices);
+  int64_t ns = 0;
+  if (count(shapes_, rank, matrices.shape) == owned) ns += cost_.table().batch_ns;
+  if (count(peers_, rank, set.peers) == owned) {
+    const auto others = static_cast<int64_t>(set.holders.size()) - (set.find(rank) != nullptr);
+    ns += 2 * others * cost_.table().message_ns;
+  }
+  return ns;
+}
+
+Load Ledger::owning(int32_t rank, int32_t c, int32_t owned) const {
+  Load load = cost_.own(c, rank);
+  load.start = start_ns(rank, c, owned);
+  return load;
+}
+
+void Ledger::change(int32_t rank, const Load& load) {
+  sum_ -= loads_[rank].total();
+  loads_[rank] += load;
+  sum_ += loads_[rank].total();
+}
+
+void Ledger::add(int32_t rank, int32_t c) {
+  change(rank, owning(rank, c, 0));
+  const MatrixClass& matrices = catalog_.classes()[c];
+  ++shapes_[key_of(rank, matrices.shape)];
+  ++peers_[key_of(rank, catalog_.holder_set(matrices).peers)];
+}
+
+void Ledger::remove(int32_t rank, int32_t c) {
+  change(rank, owning(rank, c, 1) * -1);
+  const MatrixClass& matrices = catalog_.classes()[c];
+  --shapes_[key_of(rank, matrices.shape)];
+  --peers_[key_of(rank, catalog_.holder_set(matrices).peers)];
+}
+
+void Ledger::add_compute(int32_t rank, int64_t ns) {
+  Load load;
+  load.compute = ns;
+  change(rank, load);
+}
+
+int64_t Ledger::total_with(int32_t rank, int32_t c) const {
+  Load load = loads_[rank];
+  return (load += owning(rank, c, 0)).total();
+}
+
+int64_t Ledger::total_without(int32_t rank, int32_t c) const {
+  Load load = loads_[rank];
+  return (load -= owning(rank, c, 1)).total();
+}
+
+int64_t Ledger::total_swapped(int32_t rank, int32_t gives, int32_t takes) const {
+  Load load = loads_[rank];
+  load -= owning(rank, gives, 1);
+  return (load += owning(rank, takes, 0)).total();
+}
+
+Ledger replay(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner) {
+  Ledger ledger(catalog, cost);
+  for (int32_t j = 0; j < catalog.matrix_count(); ++j) ledger.add(owner[j], catalog.class_of(j));
+  return ledger;
+}
+
+}  // namespace muster::plan

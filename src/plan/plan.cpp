@@ -1,0 +1,107 @@
+#include "muster/plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "muster/error.h"
+#include "plan/account.h"
+#include "plan/catalog.h"
+#include "plan/cost_model.h"
+#include "plan/hash.h"
+#include "plan/shares.h"
+#include "plan/strategies.h"
+
+namespace muster {
+
+namespace {
+
+constexpr std::pair<Strategy, std::string_view> kNames[] = {
+    {Strategy::kGlobal, "global"},       {Strategy::kPerMatrix, "per_matrix"}, {Strategy::kChunked, "chunked"},
+    {Strategy::kGrouped, "grouped"},     {Strategy::kMegabatch, "megabatch"},  {Strategy::kRouted, "routed"},
+    {Strategy::kLayerwise, "layerwise"},
+};
+
+Plan build(const plan::Catalog& catalog, const plan::CostModel& cost, const PlanOptions& options) {
+  switch (options.strategy) {
+    case Strategy::kGlobal:
+      return plan::build_global(catalog, cost, options);
+    case Strategy::kPerMatrix:
+      return plan::build_per_matrix(catalog);
+    case Strategy::kChunked:
+      return plan::build_chunked(catalog);
+    case Strategy::kGrouped:
+      return plan::build_grouped(catalog);
+    case Strategy::kMegabatch:
+      return plan::build_megabatch(catalog);
+    case Strategy::kRouted:
+      return plan::build_routed(catalog);
+    case Strategy::kLayerwise:
+      return plan::build_layerwise(catalog);
+  }
+  throw Internal("unknown strategy");
+}
+
+double ratio(int64_t a, int64_t b) { return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1.0; }
+
+}  // namespace
+
+std::string_view name(Strategy strategy) {
+  for (const auto& [value, text] : kNames) {
+    if (value == strategy) return text;
+  }
+  throw Internal("unknown strategy");
+}
+
+Strategy parse_strategy(std::string_view text) {
+  for (const auto& [value, known] : kNames) {
+    if (known == text) return value;
+  }
+  throw InvalidArgument(
+      fmt::format("strategy '{}' is none of global, per_matrix, chunked, grouped, megabatch, routed, "
+                  "layerwise",
+                  text));
+}
+
+const std::vector<Strategy>& all_strategies() {
+  static const std::vector<Strategy> all = [] {
+    std::vector<Strategy> out;
+    for (const auto& entry : kNames) out.push_back(entry.first);
+    return out;
+  }();
+  return all;
+}
+
+Plan make_plan(const Problem& problem, const PlanOptions& options) {
+  validate(problem);
+  validate(options.cost);
+  if (options.waves < 0 || options.waves > (1 << 20)) throw InvalidArgument(fmt::format("waves {}", options.waves));
+  if (options.waves > 0 && options.strategy != Strategy::kGlobal) {
+    throw InvalidArgument(
+        fmt::format("waves {}: strategy {} fixes its own rounds", options.waves, name(options.strategy)));
+  }
+  if (options.scratch_bytes < 0) throw InvalidArgument(fmt::format("scratch cap of {} bytes", options.scratch_bytes));
+  const plan::Catalog catalog(problem);
+  const plan::CostModel cost(catalog, options.cost);
+  Plan plan = build(catalog, cost, options);
+  if (plan.strategy != Strategy::kGlobal) {
+    std::vector<int64_t> evenly(problem.ranks);
+    plan::share_elements(catalog, cost, evenly, plan);
+  }
+  plan.hash = plan::plan_hash(problem, options.cost, plan);
+  return plan;
+}
+
+PlanSummary summarize(const Problem& problem, const Plan& plan, const CostTable& table) {
+  validate(table);
+  const plan::Catalog catalog(problem);
+  const plan::CostModel cost(catalog, table);
+  return plan::account(catalog, cost, plan);
+}
+
+double PlanSummary::imbalance() const { return ratio(slowest_ns, mean_ns); }
+
+double PlanSummary::over_bound() const { return ratio(slowest_ns, std::max(mean_ns, largest_matrix_ns)); }
+
+}  // namespace muster

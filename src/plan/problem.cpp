@@ -1,0 +1,117 @@
+#include "muster/problem.h"
+
+#include <cmath>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "layout/partition.h"
+#include "muster/error.h"
+#include "plan/catalog.h"
+#include "plan/matrices.h"
+
+namespace muster {
+
+int64_t byte_size(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }
+
+namespace {
+
+constexpr int32_t kMaxRanks = 1 << 20;
+// Of a whole model, and of all its replicas together: sums of bytes and nanoseconds then stay within 64 bits.
+constexpr int64_t kMaxElements = int64_t{1} << 48;
+constexpr int64_t kMaxReplicated = int64_t{1} << 58;
+
+void validate(const Mesh& mesh, int32_t ranks) {
+  std::unordered_set<std::string> names;
+  for (const MeshAxis& axis : mesh.axes) {
+    if (!names.insert(axis.name).second) {
+      throw InvalidArgument(fmt::format("mesh '{}': axis '{}' is named twice", mesh.name, axis.name));
+    }
+  }
+  const int32_t size = mesh.size();
+  if (!mesh.ranks.empty() && static_cast<int64_t>(mesh.ranks.size()) != size) {
+    throw InvalidArgument(
+        fmt::format("mesh '{}': {} ranks for a grid of {} positions", mesh.name, mesh.ranks.size(), size));
+  }
+  if (mesh.ranks.empty() && size > ranks) {
+    throw InvalidArgument(fmt::format("mesh '{}': {} positions on {} ranks", mesh.name, size, ranks));
+  }
+  std::unordered_set<int32_t> seen;
+  for (const int32_t rank : mesh.ranks) {
+    if (rank < 0 || rank >= ranks) {
+      throw InvalidArgument(fmt::format("mesh '{}': rank {} is not one of the {} ranks", mesh.name, rank, ranks));
+    }
+    if (!seen.insert(rank).second)
+      throw InvalidArgument(fmt::format("mesh '{}': rank {} is in it twice", mesh.name, rank));
+  }
+}
+
+}  // namespace
+
+void validate(const Problem& problem) {
+  if (problem.ranks < 1 || problem.ranks > kMaxRanks) {
+    throw InvalidArgument(fmt::format("{} ranks: must be 1 to {}", problem.ranks, kMaxRanks));
+  }
+  std::unordered_set<std::string> names;
+  for (const Mesh& mesh : problem.meshes) {
+    if (!names.insert(mesh.name).second) throw InvalidArgument(fmt::format("mesh '{}' is named twice", mesh.name));
+    validate(mesh, problem.ranks);
+  }
+  names.clear();
+  int64_t elements = 0;
+  int64_t matrices = 0;
+  for (const Parameter& p : problem.parameters) {
+    if (p.name.empty()) throw InvalidArgument("a parameter has no name");
+    if (!names.insert(p.name).second) throw InvalidArgument(fmt::format("parameter '{}' is named twice", p.name));
+    if (p.shape.empty() || p.shape.size() > kMaxDims) {
+      throw InvalidArgument(fmt::format("parameter '{}': {} dims; must be 1 to {}", p.name, p.shape.size(), kMaxDims));
+    }
+    for (const int64_t dim : p.shape) {
+      if (dim < 1) {
+        throw InvalidArgument(
+            fmt::format("parameter '{}': shape [{}] has dim {}", p.name, fmt::join(p.shape, ","), dim));
+      }
+    }
+    int64_t count = 1;
+    for (const int64_t dim : p.shape) {
+      if (__builtin_mul_overflow(count, dim, &count) || count > kMaxElements) {
+        throw InvalidArgument(
+            fmt::format("parameter '{}': shape [{}] has more than 2^48 elements", p.name, fmt::join(p.shape, ",")));
+      }
+    }
+    elements += count;
+    if (elements > kMaxElements) {
+      throw InvalidArgument(fmt::format("parameter '{}' brings the model past 2^48 elements", p.name));
+    }
+    if (p.layout.mesh < 0 || p.layout.mesh >= static_cast<int32_t>(problem.meshes.size())) {
+      throw InvalidArgument(fmt::format("parameter '{}': no mesh {}", p.name, p.layout.mesh));
+    }
+    if (!std::isfinite(p.multiplier)) {
+      throw InvalidArgument(fmt::format("parameter '{}': multiplier {}", p.name, p.multiplier));
+    }
+    if (p.output_dim != 0 && p.output_dim != 1) {
+      throw InvalidArgument(fmt::format("parameter '{}': output_dim {}; must be 0 or 1", p.name, p.output_dim));
+    }
+    if (is_matrix_algorithm(p.algorithm)) {
+      matrices += plan::MatrixGrid(p).count();
+      if (matrices > (int64_t{1} << 30)) {
+        throw InvalidArgument(fmt::format("parameter '{}' brings the model past 2^30 matrices", p.name));
+      }
+    }
+  }
+  if (elements > kMaxReplicated / problem.ranks) {
+    throw InvalidArgument(fmt::format("{} elements on {} ranks are more than 2^58", elements, problem.ranks));
+  }
+  for (const int64_t size : problem.group_sizes) {
+    if (size < 1) throw InvalidArgument(fmt::format("groups: size {}", size));
+  }
+  // Layouts repeat from layer to layer; each kind is checked once.
+  std::unordered_set<std::string> kinds;
+  for (const Parameter& p : problem.parameters) {
+    if (kinds.insert(plan::kind_key(p)).second) {
+      layout::Partition(problem.meshes[p.layout.mesh], p.layout, p.shape, p.name);
+    }
+  }
+}
+
+}  // namespace muster

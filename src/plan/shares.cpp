@@ -1,0 +1,142 @@
+#include "plan/shares.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "plan/wide.h"
+
+namespace muster::plan {
+
+namespace {
+
+// Cuts fall on multiples of this, so that small parameters stay in one piece and vectors aligned.
+constexpr int64_t kGrain = 64;
+// A rank never updates more than this many times the even share: the moments it keeps take memory.
+constexpr int64_t kMostShares = 2;
+constexpr int64_t kCostUnit = 1024;
+
+// Families share replicate axes and bytes an element, so that a stream is cut and costed uniformly.
+auto family_key(const Parameter& p) {
+  std::vector<bool> replicated;
+  for (const Placement& placement : p.layout.placements) {
+    replicated.push_back(placement.kind == Placement::Kind::kReplicate);
+  }
+  return std::tuple(p.layout.mesh, replicated, p.dtype, p.grad_dtype, p.algorithm);
+}
+
+// What updating kCostUnit elements costs a rank, traffic with the other replicas included.
+int64_t unit_ns(const Problem& problem, const CostModel& cost, const std::vector<int32_t>& family,
+                const std::vector<int32_t>& ranks) {
+  const int64_t bytes = cost.elementwise_bytes(problem.parameters[family[0]].algorithm);
+  const int64_t wire = share_in_bytes(problem, family) + share_out_bytes(problem, family);
+  const bool one_node =
+      std::all_of(ranks.begin(), ranks.end(), [&](int32_t rank) { return cost.node(rank) == cost.node(ranks[0]); });
+  const auto others = static_cast<int64_t>(ranks.size()) - 1;
+  return 1 + cost.memory_ns(kCostUnit * bytes) + cost.link_ns(kCostUnit * wire * others, one_node);
+}
+
+// Raises every rank to one level, as far as it may go, until all elements have found a place.
+std::vector<int64_t> fill(const std::vector<int64_t>& loads, int64_t elements, int64_t unit) {
+  const auto n = static_cast<int64_t>(loads.size());
+  const int64_t most = (elements + n - 1) / n * kMostShares;
+  auto room = [&](int64_t load, int64_t level) {
+    return level <= load ? 0 : static_cast<int64_t>(std::min<Wide>(most, Wide{level - load} * kCostUnit / unit));
+  };
+  auto placed = [&](int64_t level) {
+    Wide sum = 0;
+    for (const int64_t load : loads) sum += room(load, level);
+    return sum;
+  };
+  int64_t low = *std::min_element(loads.begin(), loads.end());
+  int64_t high = *std::max_element(loads.begin(), loads.end()) + mul_div(elements, unit, kCostUnit) + unit + 1;
+  while (low < high) {
+    const int64_t level = low + (high - low) / 2;
+    if (placed(level) >= elements) {
+      high = level;
+    } else {
+      low = level + 1;
+    }
+  }
+  std::vector<int64_t> cuts{0};
+  int64_t sum = 0;
+  for (const int64_t load : loads) {
+    sum = std::min(elements, sum + room(load, low));
+    cuts.push_back(std::min(elements, (sum + kGrain - 1) / kGrain * kGrain));
+  }
+  return cuts;
+}
+
+}  // namespace
+
+int64_t share_in_bytes(const Problem& problem, const std::vector<int32_t>& family) {
+  return problem.grad_sync ? byte_size(problem.parameters[family[0]].grad_dtype) : 0;
+}
+
+int64_t share_out_bytes(const Problem& problem, const std::vector<int32_t>& family) {
+  return byte_size(problem.parameters[family[0]].dtype);
+}
+
+void add_share_ns(const Problem& problem, const CostModel& cost, const std::vector<int32_t>& family,
+                  const ElementShare& share, std::vector<int64_t>& totals) {
+  const int64_t unit = unit_ns(problem, cost, family, share.ranks);
+  for (size_t i = 0; i < share.ranks.size(); ++i) {
+    totals[share.ranks[i]] += mul_div(share.cuts[i + 1] - share.cuts[i], unit, kCostUnit);
+  }
+}
+
+void share_elements(const Catalog& catalog, const CostModel& cost, std::vector<int64_t>& totals, Plan& plan) {
+  const Problem& problem = catalog.problem();
+  std::map<decltype(family_key(Parameter{})), std::vector<int32_t>> families;
+  for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
+    const Parameter& parameter = problem.parameters[p];
+    if (is_matrix_algorithm(parameter.algorithm) || catalog.partition(p).replicas() == 1) continue;
+    families[family_key(parameter)].push_back(p);
+  }
+  for (auto& [key, members] : families) {
+    std::map<int32_t, int32_t> example;  // a parameter of each kind, and how many there are
+    std::map<int32_t, int64_t> kinds;
+    for (const int32_t p : members) ++kinds[example.emplace(catalog.kind_of(p), p).first->second];
+    const layout::Partition& first = catalog.partition(members[0]);
+    const Mesh& mesh = problem.meshes[problem.parameters[members[0]].layout.mesh];
+    const std::vector<bool>& replicated = std::get<1>(key);
+
+    // Positions that differ in replicated coordinates alone share a stream.
+    std::map<std::vector<int32_t>, std::vector<int32_t>> groups;
+    for (int32_t position = 0; position < first.positions(); ++position) {
+      std::vector<int32_t> at;
+      for (size_t a = 0; a < mesh.axes.size(); ++a) {
+        if (!replicated[a]) at.push_back(mesh.coordinate(position, static_cast<int>(a)));
+      }
+      groups[at].push_back(position);
+    }
+    const auto family = static_cast<int32_t>(plan.families.size());
+    for (const auto& [at, positions] : groups) {
+      int64_t elements = 0;
+      for (const auto& [p, number] : kinds) elements += number * catalog.partition(p).local_elements(positions[0]);
+      if (elements == 0) continue;
+      ElementShare share{family, {}, {}};
+      std::vector<int64_t> loads;
+      for (const int32_t position : positions) {
+        share.ranks.push_back(first.rank(position));
+        loads.push_back(totals[share.ranks.back()]);
+      }
+      share.cuts = fill(loads, elements, unit_ns(problem, cost, members, share.ranks));
+      add_share_ns(problem, cost, members, share, totals);
+      plan.shares.push_back(std::move(share));
+    }
+    plan.families.push_back(std::move(members));
+  }
+}
+
+StreamRange share_in_wave(const Plan& plan, const ElementShare& share, size_t i, int32_t wave) {
+  const auto waves = static_cast<int64_t>(plan.waves.size());
+  const int64_t begin = share.cuts[i];
+  const int64_t size = share.cuts[i + 1] - begin;
+  // Peers update elementwise parameters in a call of their own; here it rides on the first round.
+  if (plan.strategy != Strategy::kGlobal) return wave == 0 ? StreamRange{begin, begin + size} : StreamRange{};
+  auto at = [&](int64_t w) { return w == waves ? size : std::min(size, mul_div(size, w, waves) / kGrain * kGrain); };
+  return {begin + at(wave), begin + at(wave + 1)};
+}
+
+}  // namespace muster::plan

@@ -1,0 +1,286 @@
+#include "plan/strategies.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "muster/error.h"
+
+namespace muster::plan {
+
+namespace {
+
+// Matrices of one shape, layout and dtype; those on the same ranks make a part. Parts run side by side.
+struct Group {
+  std::vector<std::vector<int32_t>> parts;
+};
+
+std::vector<Group> groups_by_shape(const Catalog& catalog) {
+  std::map<std::pair<int32_t, int32_t>, size_t> index;  // kind and shape, in order of appearance
+  std::vector<Group> groups;
+  std::vector<std::map<int32_t, size_t>> parts;  // by peers
+  for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
+    const int32_t kind = catalog.kind_of(catalog.parameter_of(j));
+    const auto [at, fresh] = index.emplace(std::pair{kind, catalog.class_at(j).shape}, groups.size());
+    if (fresh) {
+      groups.emplace_back();
+      parts.emplace_back();
+    }
+    Group& group = groups[at->second];
+    const auto [part, first] = parts[at->second].emplace(catalog.holders_of(j).peers, group.parts.size());
+    if (first) group.parts.emplace_back();
+    group.parts[part->second].push_back(j);
+  }
+  return groups;
+}
+
+class Builder {
+ public:
+  explicit Builder(const Catalog& catalog, Strategy strategy) : catalog_(catalog) {
+    plan_.strategy = strategy;
+    plan_.owner.assign(catalog.matrix_count(), 0);
+    plan_.wave.assign(catalog.matrix_count(), 0);
+  }
+
+  int32_t new_wave(Transport transport) {
+    plan_.waves.push_back({transport, {}});
+    return static_cast<int32_t>(plan_.waves.size()) - 1;
+  }
+
+  const std::vector<Holder>& ranks_of(int32_t j) const { return catalog_.holders_of(j).holders; }
+
+  void place(int32_t j, size_t slot, int32_t wave) {
+    plan_.owner[j] = ranks_of(j)[slot].rank;
+    plan_.wave[j] = wave;
+  }
+
+  void pad(int32_t like, size_t slot, int32_t wave) {
+    plan_.waves[wave].zeros.push_back({like, ranks_of(like)[slot].rank});
+  }
+
+  // `each` consecutive matrices of a part for every rank, and zero matrices up to the last one.
+  void spread(const std::vector<int32_t>& part, size_t begin, size_t each, int32_t wave) {
+    const size_t ranks = ranks_of(part[0]).size();
+    for (size_t slot = 0; slot < each * ranks; ++slot) {
+      if (begin + slot < part.size()) {
+        place(part[begin + slot], slot / each, wave);
+      } else if (ranks > 1) {
+        pad(part.back(), slot / each, wave);
+      }
+    }
+  }
+
+  Plan take() {
+    if (plan_.waves.empty()) new_wave(Transport::kRagged);
+    return std::move(plan_);
+  }
+
+ private:
+  const Catalog& catalog_;
+  Plan plan_;
+};
+
+size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Plan build_per_matrix(const Catalog& catalog) {
+  Builder builder(catalog, Strategy::kPerMatrix);
+  std::map<int32_t, size_t> turn;  // by peers
+  for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
+    const size_t slot = turn[catalog.holders_of(j).peers]++ % builder.ranks_of(j).size();
+    builder.place(j, slot, builder.new_wave(Transport::kRagged));
+  }
+  return builder.take();
+}
+
+Plan build_chunked(const Catalog& catalog) {
+  Builder builder(catalog, Strategy::kChunked);
+  for (const Group& group : groups_by_shape(catalog)) {
+    std::vector<int32_t> waves;
+    for (const std::vector<int32_t>& part : group.parts) {
+      const size_t ranks = builder.ranks_of(part[0]).size();
+      // What a rank holds whole needs no rounds.
+      const size_t each = ranks == 1 ? part.size() : 1;
+      for (size_t round = 0; round < ceil_div(part.size(), each * ranks); ++round) {
+        if (round == waves.size()) waves.push_back(builder.new_wave(Transport::kPadded));
+        builder.spread(part, round * each * ranks, each, waves[round]);
+      }
+    }
+  }
+  return builder.take();
+}
+
+Plan build_megabatch(const Catalog& catalog) {
+  Builder builder(catalog, Strategy::kMegabatch);
+  for (const Group& group : groups_by_shape(catalog)) {
+    const int32_t wave = builder.new_wave(Transport::kPadded);
+    for (const std::vector<int32_t>& part : group.parts) {
+      builder.spread(part, 0, ceil_div(part.size(), builder.ranks_of(part[0]).size()), wave);
+    }
+  }
+  return builder.take();
+}
+
+Plan build_grouped(const Catalog& catalog) {
+  const Problem& problem = catalog.problem();
+  // Parameters in the order in which their kinds first appear.
+  std::vector<int32_t> parameters;
+  std::map<int32_t, size_t> per_kind;
+  for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
+    if (!is_matrix_algorithm(problem.parameters[p].algorithm)) continue;
+    parameters.push_back(p);
+    ++per_kind[catalog.kind_of(p)];
+  }
+  std::stable_sort(parameters.begin(), parameters.end(),
+                   [&](int32_t a, int32_t b) { return catalog.kind_of(a) < catalog.kind_of(b); });
+  std::vector<int64_t> sizes = problem.group_sizes;
+  if (sizes.empty()) {
+    for (const auto& [kind, count] : per_kind) sizes.push_back(static_cast<int64_t>(count));
+  }
+  int64_t sum = 0;
+  for (const int64_t size : sizes) sum = std::min(sum + size, int64_t{1} << 40);
+  if (sum != static_cast<int64_t>(parameters.size())) {
+    throw InvalidArgument(fmt::format("strategy grouped: groups [{}] do not sum to the {} matrix parameters",
+                                      fmt::join(sizes, ","), parameters.size()));
+  }
+
+  Builder builder(catalog, Strategy::kGrouped);
+  size_t begin = 0;
+  for (const int64_t size : sizes) {
+    const int32_t wave = builder.new_wave(Transport::kPadded);
+    const auto count = static_cast<size_t>(size);
+    const size_t ranks = builder.ranks_of(catalog.first_matrix(parameters[begin])).size();
+    const size_t each = ceil_div(count, ranks);
+    for (size_t slot = 0; slot < each * ranks; ++slot) {
+      const bool real = slot < count;
+      const int32_t p = parameters[begin + std::min(slot, count - 1)];
+      const int32_t first_of_rank = parameters[begin + std::min(slot / each * each, count - 1)];
+      if (real && catalog.kind_of(p) != catalog.kind_of(first_of_rank)) {
+        throw InvalidArgument(fmt::format("strategy grouped: a rank would mix '{}' and '{}' in the group of {}",
+                                          problem.parameters[first_of_rank].name, problem.parameters[p].name, size));
+      }
+      for (int32_t i = 0; i < catalog.grid(p).count(); ++i) {
+        const int32_t j = catalog.first_matrix(p) + i;
+        if (builder.ranks_of(j).size() != ranks) {
+          throw InvalidArgument(fmt::format("strategy grouped: '{}' lies on {} ranks, the first of its group on {}",
+                                            problem.parameters[p].name, builder.ranks_of(j).size(), ranks));
+        }
+        if (real) {
+          builder.place(j, slot / each, wave);
+        } else {
+          builder.pad(j, slot / each, wave);
+        }
+      }
+    }
+    begin += count;
+  }
+  return builder.take();
+}
+
+namespace {
+
+// The axis that splits last, which the peer calls FSDP, has this many ranks.
+int32_t innermost_split(const Problem& problem, const Parameter& p) {
+  const Mesh& mesh = problem.meshes[p.layout.mesh];
+  int32_t size = 1;
+  for (size_t i = 0; i < mesh.axes.size(); ++i) {
+    const size_t a = p.layout.order.empty() ? i : p.layout.order[i];
+    if (p.layout.placements[a].kind != Placement::Kind::kReplicate && mesh.axes[a].size > 1) size = mesh.axes[a].size;
+  }
+  return size;
+}
+
+// The peer asserts that the experts divide over the axis that splits them first, where a second one splits them too.
+void check_experts_divide(const Problem& problem, const Parameter& p) {
+  const Mesh& mesh = problem.meshes[p.layout.mesh];
+  std::vector<size_t> axes;
+  for (size_t i = 0; i < mesh.axes.size(); ++i) {
+    const size_t a = p.layout.order.empty() ? i : p.layout.order[i];
+    const Placement& placement = p.layout.placements[a];
+    if (placement.kind == Placement::Kind::kShard && placement.dim == 0) axes.push_back(a);
+  }
+  if (p.shape.size() < 3 || axes.size() < 2 || p.shape[0] % mesh.axes[axes[0]].size == 0) return;
+  throw InvalidArgument(fmt::format("strategy routed: parameter '{}': {} experts do not divide over {}={}", p.name,
+                                    p.shape[0], mesh.axes[axes[0]].name, mesh.axes[axes[0]].size));
+}
+
+bool evenly_sharded(const HolderSet& set) {
+  return std::all_of(set.holders.begin(), set.holders.end(),
+                     [&](const Holder& h) { return h.elements == set.largest; });
+}
+
+}  // namespace
+
+Plan build_routed(const Catalog& catalog) {
+  const Problem& problem = catalog.problem();
+  Builder builder(catalog, Strategy::kRouted);
+  for (const Group& group : groups_by_shape(catalog)) {
+    const Parameter& example = problem.parameters[catalog.parameter_of(group.parts[0][0])];
+    check_experts_divide(problem, example);
+    std::map<std::pair<size_t, Transport>, int32_t> waves;
+    auto wave = [&](size_t round, Transport transport) {
+      const auto [at, fresh] = waves.emplace(std::pair{round, transport}, 0);
+      if (fresh) at->second = builder.new_wave(transport);
+      return at->second;
+    };
+    for (const std::vector<int32_t>& part : group.parts) {
+      const HolderSet& set = catalog.holders_of(part[0]);
+      const size_t ranks = set.holders.size();
+      const bool experts = example.shape.size() > 2 && !example.matrices.flatten;
+      const bool subgroup = experts && static_cast<int32_t>(ranks) < innermost_split(problem, example);
+      if (ranks == 1 || subgroup) {
+        const int32_t at = wave(0, ranks == 1 ? Transport::kRagged : Transport::kGather);
+        for (size_t i = 0; i < part.size(); ++i) builder.place(part[i], i % ranks, at);
+        continue;
+      }
+      const bool even = evenly_sharded(set);
+      for (size_t begin = 0; begin < part.size(); begin += ranks) {
+        const size_t round = begin / ranks;
+        if (begin + ranks <= part.size()) {
+          builder.spread(part, begin, 1, wave(round, even ? Transport::kRagged : Transport::kPadded));
+        } else if (even && set.replicas == 1) {
+          const int32_t rest = wave(round, Transport::kGatherReduce);
+          for (size_t i = begin; i < part.size(); ++i) builder.place(part[i], i - begin, rest);
+        } else {
+          builder.spread(part, begin, 1, wave(round, Transport::kPadded));
+        }
+      }
+    }
+  }
+  return builder.take();
+}
+
+Plan build_layerwise(const Catalog& catalog) {
+  // Whole parameters, longest first by max * min^2, each to the holder with least so far.
+  struct Unit {
+    int64_t work = 0;
+    std::vector<int32_t> matrices;
+  };
+  std::map<std::pair<int32_t, int32_t>, Unit> units;  // by parameter and peers
+  for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
+    Unit& unit = units[{catalog.parameter_of(j), catalog.holders_of(j).peers}];
+    unit.work += catalog.rows(j) * catalog.columns(j) * std::min(catalog.rows(j), catalog.columns(j));
+    unit.matrices.push_back(j);
+  }
+  std::vector<const Unit*> order;
+  for (const auto& [key, unit] : units) order.push_back(&unit);
+  std::stable_sort(order.begin(), order.end(), [](const Unit* a, const Unit* b) { return a->work > b->work; });
+
+  Builder builder(catalog, Strategy::kLayerwise);
+  const int32_t wave = builder.new_wave(Transport::kRagged);
+  std::vector<int64_t> load(catalog.problem().ranks);
+  for (const Unit* unit : order) {
+    const std::vector<Holder>& holders = builder.ranks_of(unit->matrices[0]);
+    const auto least = std::min_element(holders.begin(), holders.end(), [&](const Holder& a, const Holder& b) {
+      return std::pair(load[a.rank], a.rank) < std::pair(load[b.rank], b.rank);
+    });
+    load[least->rank] += unit->work;
+    for (const int32_t j : unit->matrices) builder.place(j, static_cast<size_t>(least - holders.begin()), wave);
+  }
+  return builder.take();
+}
+
+}  // namespace muster::plan

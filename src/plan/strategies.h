@@ -1,0 +1,20 @@
+// Plan builders: the global planner, and what today's systems do, as the same Plan.
+#pragma once
+
+#include "muster/plan.h"
+#include "plan/catalog.h"
+#include "plan/cost_model.h"
+
+namespace muster::plan {
+
+// Each fills owner, wave, waves, families and shares. The peers' rules are theirs, divisibility and padding included;
+// a group of ranks is always the ranks that hold a matrix, replicas among them (peers recompute on each replica).
+Plan build_global(const Catalog& catalog, const CostModel& cost, const PlanOptions& options);
+Plan build_per_matrix(const Catalog& catalog);
+Plan build_chunked(const Catalog& catalog);
+Plan build_grouped(const Catalog& catalog);
+Plan build_megabatch(const Catalog& catalog);
+Plan build_routed(const Catalog& catalog);
+Plan build_layerwise(const Catalog& catalog);
+
+}  // namespace muster::plan

@@ -1,0 +1,13 @@
+// 128-bit products of 64-bit counts and nanoseconds.
+#pragma once
+
+#include <cstdint>
+
+namespace muster::plan {
+
+__extension__ using Wide = __int128;
+
+// a * b / c, rounded down, for results that fit.
+inline int64_t mul_div(int64_t a, int64_t b, int64_t c) { return static_cast<int64_t>(Wide{a} * b / c); }
+
+}  // namespace muster::plan

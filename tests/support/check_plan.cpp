@@ -1,0 +1,329 @@
+#include "support/check_plan.h"
+
+#include <map>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include "support/oracle.h"
+
+namespace muster::test {
+
+namespace {
+
+struct Violation : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+template <typename... Args>
+void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
+  if (!holds) throw Violation(fmt::format(format, std::forward<Args>(args)...));
+}
+
+using List = std::vector<int64_t>;
+
+// Visits the offsets of a segment in the holder's shard and in the matrix, element by element.
+template <typename Visit>
+void for_each_element(const layout::Overlap& o, Visit visit) {
+  std::function<void(int, int64_t, int64_t)> walk = [&](int d, int64_t first, int64_t second) {
+    if (d == o.box.dims) {
+      visit(first, second);
+      return;
+    }
+    for (int64_t i = 0; i < o.box.end[d] - o.box.begin[d]; ++i) {
+      walk(d + 1, first + i * o.first_stride[d], second + i * o.second_stride[d]);
+    }
+  };
+  walk(0, o.first_offset, o.second_offset);
+}
+
+class Checker {
+ public:
+  Checker(const Problem& problem, const PlanOptions& options, const Planner& planner)
+      : problem_(problem), options_(options), planner_(planner), catalog_(problem) {}
+
+  void run() {
+    derive();
+    describe();
+    ranks_.resize(problem_.ranks);
+    for (int32_t w = 0; w < static_cast<int32_t>(plan_.waves.size()); ++w) {
+      step(w, true);
+      step(w, false);
+    }
+    check_arrivals();
+    check_returns();
+    check_summary();
+  }
+
+ private:
+  void derive() {
+    plan_ = planner_.plan(problem_, options_, 0);
+    for (int32_t r = 1; r < problem_.ranks; ++r) {
+      const Plan other = planner_.plan(problem_, options_, r);
+      require(other.hash == plan_.hash, "rank {} derives hash {:x}, rank 0 {:x}", r, other.hash, plan_.hash);
+      require(other.owner == plan_.owner && other.wave == plan_.wave, "rank {} derives another plan", r);
+    }
+    require(static_cast<int32_t>(plan_.owner.size()) == catalog_.matrix_count(), "{} owners", plan_.owner.size());
+    std::vector<bool> used(plan_.waves.size());
+    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
+      require(plan_.owner[j] >= 0 && plan_.owner[j] < problem_.ranks, "owner {} of matrix {}", plan_.owner[j], j);
+      require(plan_.wave[j] >= 0 && plan_.wave[j] < static_cast<int32_t>(used.size()), "wave {}", plan_.wave[j]);
+      used[plan_.wave[j]] = true;
+    }
+    for (size_t w = 0; w < used.size(); ++w) require(used[w] || used.size() == 1, "wave {} is empty", w);
+  }
+
+  // Where every element is and which matrices there are, from the oracle.
+  void describe() {
+    for (const Parameter& p : problem_.parameters) {
+      const Mesh& mesh = problem_.meshes[p.layout.mesh];
+      std::map<int32_t, List> shards;
+      for (int32_t position = 0; position < mesh.size(); ++position) {
+        shards[mesh.rank_at(position)] = shard_elements(mesh, p.layout, p.shape, position);
+      }
+      shards_.push_back(std::move(shards));
+      if (!is_matrix_algorithm(p.algorithm)) continue;
+      for (List& matrix : matrix_elements(p)) matrices_.push_back(std::move(matrix));
+    }
+    require(static_cast<int32_t>(matrices_.size()) == catalog_.matrix_count(), "{} matrices", matrices_.size());
+    for (size_t j = 0; j < matrices_.size(); ++j) {
+      const auto index = static_cast<int32_t>(j);
+      require(catalog_.rows(index) * catalog_.columns(index) == static_cast<int64_t>(matrices_[j].size()),
+              "matrix {} is {}x{}", j, catalog_.rows(index), catalog_.columns(index));
+    }
+  }
+
+  struct Traffic {
+    int64_t sent = 0;
+    int64_t received = 0;
+    int64_t messages = 0;
+    int64_t padding = 0;
+  };
+
+  void step(int32_t w, bool in) {
+    std::vector<plan::Exchange> all;
+    for (int32_t r = 0; r < problem_.ranks; ++r)
+      all.push_back((in ? planner_.in : planner_.out)(catalog_, plan_, r, w));
+    size_t sends = 0;
+    size_t receives = 0;
+    for (int32_t r = 0; r < problem_.ranks; ++r) {
+      sends += all[r].sends.size();
+      receives += all[r].receives.size();
+      for (const plan::Message& message : all[r].sends) {
+        require(message.peer >= 0 && message.peer < problem_.ranks && message.peer != r, "peer {}", message.peer);
+        const plan::Message* other = nullptr;
+        for (const plan::Message& m : all[message.peer].receives) {
+          if (m.peer == r) other = &m;
+        }
+        require(other != nullptr, "wave {}: rank {} does not expect what rank {} sends", w, message.peer, r);
+        compare(message, *other, w, r);
+        ranks_[r].sent += message.bytes;
+        ranks_[r].padding += message.padding_bytes;
+        ++ranks_[r].messages;
+        ranks_[message.peer].received += message.bytes;
+        deliver(message, r, message.peer, w, in);
+      }
+      for (const plan::Segment& segment : all[r].local) deliver(segment, r, r, w, in);
+    }
+    require(sends == receives, "wave {}: {} messages sent, {} waited for", w, sends, receives);
+  }
+
+  void compare(const plan::Message& sent, const plan::Message& expected, int32_t w, int32_t from) {
+    require(sent.bytes == expected.bytes && sent.padding_bytes == expected.padding_bytes,
+            "wave {}: rank {} sends {} bytes to {}, which waits for {}", w, from, sent.bytes, sent.peer,
+            expected.bytes);
+    require(sent.bytes > 0, "wave {}: rank {} sends nothing to {}", w, from, sent.peer);
+    require(sent.segments.size() == expected.segments.size(), "wave {}: {} segments, {} expected", w,
+            sent.segments.size(), expected.segments.size());
+    for (size_t i = 0; i < sent.segments.size(); ++i) {
+      const plan::Segment& a = sent.segments[i];
+      const plan::Segment& b = expected.segments[i];
+      require(a.parameter == b.parameter && a.matrix == b.matrix && a.piece.box == b.piece.box &&
+                  a.piece.first_offset == b.piece.first_offset && a.piece.second_offset == b.piece.second_offset,
+              "wave {}: rank {} and rank {} differ on segment {}", w, from, sent.peer, i);
+    }
+  }
+
+  void deliver(const plan::Message& message, int32_t from, int32_t to, int32_t w, bool in) {
+    int64_t bytes = message.padding_bytes;
+    for (const plan::Segment& segment : message.segments) {
+      deliver(segment, from, to, w, in);
+      bytes += segment.elements() * width(segment, in);
+    }
+    require(bytes == message.bytes, "wave {}: a message of {} bytes carries {}", w, message.bytes, bytes);
+  }
+
+  int64_t width(const plan::Segment& segment, bool in) const {
+    const Parameter& p = problem_.parameters[segment.parameter];
+    if (segment.matrix < 0) return byte_size(in ? p.grad_dtype : p.dtype);
+    const plan::MatrixClass& c = catalog_.class_at(segment.matrix);
+    return in ? c.in_bytes : c.out_bytes;
+  }
+
+  // Writes down which element came from where, in both buffers' coordinates.
+  void deliver(const plan::Segment& segment, int32_t from, int32_t to, int32_t w, bool in) {
+    const int32_t holder = in ? from : to;
+    const int32_t assembler = in ? to : from;
+    const auto& shards = shards_[segment.parameter];
+    const auto shard = shards.find(holder);
+    require(shard != shards.end(), "rank {} holds nothing of parameter {}", holder, segment.parameter);
+    const auto size = static_cast<int64_t>(shard->second.size());
+    if (segment.matrix >= 0) {
+      require(plan_.wave[segment.matrix] == w, "matrix {} moves in wave {}", segment.matrix, w);
+      require(catalog_.parameter_of(segment.matrix) == segment.parameter, "parameter of matrix {}", segment.matrix);
+    }
+    for_each_element(segment.piece, [&](int64_t first, int64_t second) {
+      require(first >= 0 && first < size, "offset {} in a shard of {}", first, size);
+      const int64_t element = shard->second[static_cast<size_t>(first)];
+      if (segment.matrix < 0) {
+        require(second == first, "an elementwise range moves from {} to {}", first, second);
+      } else {
+        const List& matrix = matrices_[segment.matrix];
+        require(second >= 0 && second < static_cast<int64_t>(matrix.size()), "offset {} in a matrix", second);
+        require(matrix[static_cast<size_t>(second)] == element, "element {} of parameter {} lands on {}", element,
+                segment.parameter, matrix[static_cast<size_t>(second)]);
+      }
+      auto& count = in ? arrived_ : returned_;
+      ++count[{segment.parameter, segment.matrix, element}][{holder, assembler}];
+    });
+  }
+
+  // Every assembler of a matrix has every element once from its own replica, or once from every replica.
+  void check_arrivals() {
+    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
+      const plan::MatrixClass& c = catalog_.class_at(j);
+      const int32_t p = catalog_.parameter_of(j);
+      const Transport transport = plan_.waves[plan_.wave[j]].transport;
+      const bool gathered = transport == Transport::kGather || transport == Transport::kGatherReduce;
+      for (const int64_t element : matrices_[j]) {
+        int32_t holders = 0;
+        for (const auto& [rank, shard] : shards_[p]) holders += contains(shard, element);
+        std::map<int32_t, int32_t> copies;
+        for (const auto& [pair, count] : arrived_[{p, j, element}]) {
+          require(count == 1, "element {} of matrix {} reaches rank {} {} times from {}", element, j, pair.second,
+                  count, pair.first);
+          ++copies[pair.second];
+        }
+        require(copies.contains(plan_.owner[j]), "element {} of matrix {} does not reach its owner", element, j);
+        for (const auto& [rank, count] : copies) {
+          require(gathered || rank == plan_.owner[j], "matrix {} reaches rank {}, not its owner", j, rank);
+          require(count == (c.all_replicas && !gathered ? holders : 1), "element {} of matrix {} comes {} times",
+                  element, j, count);
+        }
+        if (gathered) require(static_cast<int32_t>(copies.size()) == holders_of(j), "matrix {} misses a holder", j);
+      }
+    }
+  }
+
+  static bool contains(const List& shard, int64_t element) {
+    return std::find(shard.begin(), shard.end(), element) != shard.end();
+  }
+
+  int32_t holders_of(int32_t j) const {
+    int32_t n = 0;
+    for (const auto& [rank, shard] : shards_[catalog_.parameter_of(j)]) {
+      bool any = false;
+      for (const int64_t element : matrices_[j]) any = any || contains(shard, element);
+      n += any;
+    }
+    return n;
+  }
+
+  // Every holder gets every element back once, from one rank; elementwise parameters have one updater an element.
+  void check_returns() {
+    std::map<std::pair<int32_t, int64_t>, int32_t> matrix_of;
+    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
+      for (const int64_t element : matrices_[j]) matrix_of[{catalog_.parameter_of(j), element}] = j;
+    }
+    for (int32_t p = 0; p < static_cast<int32_t>(problem_.parameters.size()); ++p) {
+      const bool matrix = is_matrix_algorithm(problem_.parameters[p].algorithm);
+      std::map<int64_t, int32_t> replicas;
+      for (const auto& [rank, shard] : shards_[p]) {
+        for (const int64_t element : shard) ++replicas[element];
+      }
+      for (const auto& [rank, shard] : shards_[p]) {
+        for (const int64_t element : shard) {
+          const int32_t j = matrix ? matrix_of.at({p, element}) : -1;
+          const auto& back = returned_[{p, j, element}];
+          int32_t times = 0;
+          int32_t updater = -1;
+          for (const auto& [pair, count] : back) {
+            if (pair.first != rank) continue;
+            times += count;
+            updater = pair.second;
+          }
+          if (!matrix && replicas[element] == 1) {
+            require(times == 0, "element {} of parameter {} is held once and moves", element, p);
+            continue;
+          }
+          require(times == 1, "element {} of parameter {} returns to rank {} {} times", element, p, rank, times);
+          const bool any_holder = matrix && plan_.waves[plan_.wave[j]].transport == Transport::kGather;
+          if (matrix && !any_holder) require(updater == plan_.owner[j], "matrix {} returns from rank {}", j, updater);
+          if (!matrix) {
+            for (const auto& [pair, count] : back)
+              require(pair.second == updater, "two ranks update element {}", element);
+            const auto sent = arrived_.find({p, -1, element});
+            const int32_t expected = problem_.grad_sync ? replicas[element] : 1;
+            require(sent != arrived_.end() && static_cast<int32_t>(sent->second.size()) == expected,
+                    "element {} of parameter {} reaches its updater from other than {} ranks", element, p, expected);
+          }
+        }
+      }
+    }
+  }
+
+  void check_summary() {
+    const PlanSummary summary = summarize(problem_, plan_, options_.cost);
+    int64_t total = 0;
+    int64_t padding = 0;
+    for (int32_t r = 0; r < problem_.ranks; ++r) {
+      const PlanSummary::Rank& rank = summary.ranks[r];
+      require(rank.bytes_sent == ranks_[r].sent, "rank {} sends {} bytes, predicted {}", r, ranks_[r].sent,
+              rank.bytes_sent);
+      require(rank.bytes_received == ranks_[r].received, "rank {} receives {} bytes, predicted {}", r,
+              ranks_[r].received, rank.bytes_received);
+      require(rank.messages_sent == ranks_[r].messages, "rank {} sends {} messages, predicted {}", r,
+              ranks_[r].messages, rank.messages_sent);
+      total += ranks_[r].sent;
+      padding += ranks_[r].padding;
+    }
+    require(summary.bytes_sent_total == total, "{} bytes in all, predicted {}", total, summary.bytes_sent_total);
+    require(summary.padding_bytes == padding, "{} bytes of padding, predicted {}", padding, summary.padding_bytes);
+    if (options_.strategy != Strategy::kGlobal) return;
+    require(padding == 0, "global pads {} bytes", padding);
+    require(options_.scratch_bytes == 0 || summary.scratch_bytes_max <= options_.scratch_bytes, "scratch {} over {}",
+            summary.scratch_bytes_max, options_.scratch_bytes);
+    require(options_.waves == 0 || summary.rounds <= options_.waves, "{} waves", summary.rounds);
+  }
+
+  const Problem& problem_;
+  const PlanOptions& options_;
+  const Planner& planner_;
+  const plan::Catalog catalog_;
+  Plan plan_;
+  std::vector<std::map<int32_t, List>> shards_;  // a parameter, by rank
+  std::vector<List> matrices_;
+  std::vector<Traffic> ranks_;
+  // By parameter, matrix and element: how often between which holder and assembler.
+  using Element = std::tuple<int32_t, int32_t, int64_t>;
+  std::map<Element, std::map<std::pair<int32_t, int32_t>, int32_t>> arrived_;
+  std::map<Element, std::map<std::pair<int32_t, int32_t>, int32_t>> returned_;
+};
+
+}  // namespace
+
+Planner real_planner() {
+  return {[](const Problem& problem, const PlanOptions& options, int32_t) { return make_plan(problem, options); },
+          plan::exchange_in, plan::exchange_out};
+}
+
+std::string violation(const Problem& problem, const PlanOptions& options, const Planner& planner) {
+  try {
+    Checker(problem, options, planner).run();
+  } catch (const Violation& found) {
+    return found.what();
+  }
+  return {};
+}
+
+}  // namespace muster::test
