@@ -1,0 +1,52 @@
+#include "arguments.h"
+
+#include <charconv>
+
+#include <fmt/format.h>
+
+namespace muster::cli {
+
+int64_t parse_integer(std::string_view flag, std::string_view text, Range range) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = end == text.data() + text.size() && !text.empty();
+  if (error == std::errc::invalid_argument || !whole) {
+    throw InvalidArgument(fmt::format("{}: \"{}\" is not an integer", flag, text));
+  }
+  if (error == std::errc::result_out_of_range || value < range.low || value > range.high) {
+    throw InvalidArgument(fmt::format("{}: {} is not between {} and {}", flag, text, range.low, range.high));
+  }
+  return value;
+}
+
+std::vector<int64_t> parse_integers(std::string_view flag, std::string_view text, Range range) {
+  std::vector<int64_t> values;
+  while (true) {
+    const size_t comma = text.find(',');
+    values.push_back(parse_integer(flag, text.substr(0, comma), range));
+    if (comma == std::string_view::npos) return values;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+std::pair<std::string, int64_t> parse_setting(std::string_view flag, std::string_view text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string_view::npos || equals == 0) {
+    throw InvalidArgument(fmt::format("{}: \"{}\" is not NAME=VALUE", flag, text));
+  }
+  const std::string name(text.substr(0, equals));
+  const std::string context = fmt::format("{} {}", flag, name);
+  return {name, parse_integer(context, text.substr(equals + 1), {std::numeric_limits<int64_t>::min()})};
+}
+
+std::string one_line(std::string_view text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
+  std::string line(text);
+  for (char& c : line) {
+    if (c == '\n' || c == '\t') c = ' ';
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return line;
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,38 @@
+// Values of flags, checked: what is wrong is said with the flag and the value.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "muster/error.h"
+
+namespace muster::cli {
+
+struct Range {
+  int64_t low = 0;
+  int64_t high = std::numeric_limits<int64_t>::max();
+};
+
+// All throw InvalidArgument.
+int64_t parse_integer(std::string_view flag, std::string_view text, Range range);
+std::vector<int64_t> parse_integers(std::string_view flag, std::string_view text, Range range);  // "1,10,16"
+std::pair<std::string, int64_t> parse_setting(std::string_view flag, std::string_view text);     // "experts=60"
+
+// One line that is safe on a terminal, whatever a name in it contained.
+std::string one_line(std::string_view text);
+
+// Runs `use` and puts the flag before what it complains about.
+template <typename Use>
+auto for_flag(std::string_view flag, Use use) {
+  try {
+    return use();
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(std::string(flag) + ": " + error.what());
+  }
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,210 @@
+#!/usr/bin/env bash
+# The contract of `muster plan`: what it prints, what it refuses, and what the plans of the presets promise.
+# Usage: plan.sh MUSTER
+set -euo pipefail
+
+muster=$1
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+# plan NAME ARGUMENTS...: plans with --json and keeps the object as NAME for `holds`.
+plan() {
+  local name=$1 status=0
+  shift
+  "$muster" plan "$@" --json >"$work/$name.json" 2>"$work/stderr" || status=$?
+  if ((status != 0)); then fail "muster plan $* --json: exit $status: $(cat "$work/stderr")"; fi
+  if [[ -s $work/stderr ]]; then fail "muster plan $* --json: wrote to stderr: $(cat "$work/stderr")"; fi
+}
+
+# holds EXPRESSION: a Python expression over the plans kept so far.
+holds() {
+  python3 - "$work" "$1" <<'EOF' || fail "$1"
+import json, pathlib, sys
+
+plans = {path.stem: json.loads(path.read_text()) for path in pathlib.Path(sys.argv[1]).glob("*.json")}
+if not eval(sys.argv[2], {}, plans):
+    for name, plan in plans.items():
+        if name in sys.argv[2]:
+            print(name, {key: value for key, value in plan.items() if not isinstance(value, (list, dict))})
+    sys.exit(1)
+EOF
+}
+
+# refuses WORD ARGUMENTS...: exit 2, nothing on stdout, one line on stderr that contains WORD.
+refuses() {
+  local word=$1 status=0
+  shift
+  "$muster" "$@" >"$work/stdout" 2>"$work/stderr" || status=$?
+  local said
+  said=$(head -c 500 "$work/stderr")
+  if ((status != 2)); then
+    fail "muster $*: exit $status, not 2: $said"
+  elif [[ -s $work/stdout ]]; then
+    fail "muster $*: wrote to stdout"
+  elif (($(wc -l <"$work/stderr") != 1)) || [[ $said != "muster: error: "* ]]; then
+    fail "muster $*: not one line that begins with 'muster: error: ': $said"
+  elif [[ $said != *"$word"* ]]; then
+    fail "muster $*: does not name $word: $said"
+  fi
+}
+
+# model NAME PARAMETERS [MESHES]: writes a model file on two ranks.
+model() {
+  local meshes=${3:-'{"name": "world", "axes": "fsdp=2"}'}
+  echo "{\"name\": \"$1\", \"meshes\": [$meshes], \"defaults\": {\"placements\": {\"fsdp\": \"shard(0)\"}}, \"parameters\": [$2]}" \
+    >"$work/$1.model"
+}
+
+echo "== what it prints"
+grep -q '^muster [0-9]' <<<"$("$muster" --version)" || fail "--version"
+for help in "--help" "plan --help"; do
+  # shellcheck disable=SC2086
+  grep -q '^Usage: muster' <<<"$("$muster" $help)" || fail "$help"
+done
+for preset in gpt2-small modded-nanogpt modded-nanogpt-168 llama-7b qwen3-moe-30b moe-397b; do
+  grep -q "^$preset  *[^ ]" <<<"$("$muster" presets)" || fail "presets does not list $preset with its source"
+done
+table=$("$muster" plan gpt2-small --mesh fsdp=8)
+for part in 'gpt2-small on 8 ranks' 'hash' '█' 'collectives' 'padding 0 B'; do
+  grep -qF -- "$part" <<<"$table" || fail "the table lacks: $part"
+done
+grep -q $'\x1b' <<<"$table" && fail "colours without a terminal"
+plan small gpt2-small --mesh fsdp=2
+holds 'not {"model", "ranks", "strategy", "waves", "collectives", "rounds", "bytes_sent_max", "bytes_sent_total",
+  "padding_bytes", "imbalance", "over_bound", "scratch_bytes_max", "predicted_ms", "plan_ms", "hash"} - set(small)'
+holds 'small["model"] == "gpt2-small" and small["ranks"] == 2 and small["strategy"] == "global"'
+holds 'len(small["hash"]) == 16 and int(small["hash"], 16) >= 0'
+holds 'small["matrices"] == 72 and sum(w["matrices"] for w in small["wave_table"]) == 72'
+holds 'sum(r["bytes_sent"] for r in small["rank_table"]) == small["bytes_sent_total"]'
+plan short gpt2-small --ranks 2
+holds 'short["hash"] == small["hash"]'
+plan layers gpt2-small --ranks 2 --layers 3
+holds 'layers["matrices"] == 18'
+
+echo "== --explain and --html"
+matrix=$("$muster" plan gpt2-small --ranks 4 --explain h.3.mlp.fc.weight)
+grep -q 'fsdp: shard(0)' <<<"$matrix" || fail "--explain of a matrix"
+elements=$("$muster" plan gpt2-small --mesh replicate=4 --explain wte)
+grep -q 'updat' <<<"$elements" || fail "--explain of an elementwise parameter"
+plan explained gpt2-small --ranks 4 --explain h.3.mlp.fc.weight
+holds 'explained["explanation"]["parameter"] == "h.3.mlp.fc.weight"'
+holds 'explained["explanation"]["matrices"][0]["owner"] in range(4)'
+plan page gpt2-small --ranks 4 --html "$work/page.html"
+grep -q '</html>' "$work/page.html" || fail "--html"
+if (($(find "$work" -name 'page.html*' | wc -l) != 1)); then fail "--html left something behind"; fi
+
+echo "== rounds and padding of the strategies"
+plan chunked gpt2-small --mesh fsdp=2 --strategy chunked
+plan megabatch gpt2-small --mesh fsdp=2 --strategy megabatch
+plan one gpt2-small --mesh fsdp=2 --strategy global --waves 1
+holds 'chunked["rounds"] == 36'
+holds 'megabatch["rounds"] == 3'
+holds 'one["rounds"] == 1 and one["collectives"] == 2 and one["padding_bytes"] == 0'
+plan megabatch5 gpt2-small --mesh fsdp=5 --strategy megabatch
+plan global5 gpt2-small --mesh fsdp=5 --strategy global
+holds 'megabatch5["padding_bytes"] > 0 and megabatch5["zero_matrices"] > 0'
+holds 'global5["padding_bytes"] == 0 and global5["zero_matrices"] == 0'
+for strategy in global per_matrix chunked grouped megabatch routed layerwise; do
+  plan "every_$strategy" gpt2-small --mesh fsdp=3 --strategy "$strategy"
+  holds "every_$strategy['strategy'] == '$strategy' and every_$strategy['padding_bytes'] >= 0"
+done
+
+echo "== balance"
+plan balanced modded-nanogpt --mesh replicate=8
+plan grouped modded-nanogpt --mesh replicate=8 --strategy grouped
+plan listed modded-nanogpt --mesh replicate=8 --strategy grouped --groups 1,10,16,16
+plan mlp_only modded-nanogpt --mesh replicate=8 --rules "$root/examples/rules/normuon-mlp-only.json"
+holds 'balanced["slowest_rank_ms"] < grouped["slowest_rank_ms"]'
+holds 'listed["hash"] == grouped["hash"] and listed["zero_matrices"] == 7 + 6'
+holds 'mlp_only["slowest_rank_ms"] < balanced["slowest_rank_ms"] and mlp_only["hash"] != balanced["hash"]'
+
+echo "== a large mixture of experts"
+large() {
+  local mib=$1
+  shift
+  plan moe moe-397b "$@" --scratch-mib "$mib"
+  holds "moe['padding_bytes'] == 0 and moe['over_bound'] <= 1.05 and moe['scratch_bytes_max'] <= $mib << 20 or print('$*')"
+}
+large 2048 --mesh fsdp=128
+large 2048 --mesh fsdp=16,ep=8
+large 4096 --mesh fsdp=7
+large 4096 --mesh fsdp=7 --set experts=60
+large 2048 --mesh fsdp=96 --set experts=160
+
+echo "== bad flags"
+refuses "subcommand"
+refuses "bogus" bogus
+refuses "MODEL" plan
+refuses "no-such-model" plan no-such-model --ranks 2
+refuses "MODEL" plan "" --ranks 2
+refuses "--bogus" plan gpt2-small --ranks 2 --bogus
+refuses "extra" plan gpt2-small extra --ranks 2
+refuses "--mesh" plan gpt2-small
+refuses "--mesh" plan gpt2-small --mesh
+refuses "--mesh" plan gpt2-small --mesh ""
+refuses "--ranks 2 and --mesh fsdp=4" plan gpt2-small --ranks 2 --mesh fsdp=4
+for ranks in 0 -1 x 2.5 1e3 99999999999999999999 4294967296; do refuses "$ranks" plan gpt2-small --ranks "$ranks"; done
+for mesh in fsdp fsdp= =2 fsdp=0 fsdp=-2 fsdp=2, fsdp=2x fsdp=99999999999999999999 fsdp=1000000,tp=1000000; do
+  refuses "--mesh" plan gpt2-small --mesh "$mesh"
+done
+refuses "fsdp" plan gpt2-small --mesh fsdp=2,fsdp=2
+refuses "sideways" plan gpt2-small --mesh sideways=2
+refuses "sometimes" plan gpt2-small --ranks 2 --strategy sometimes
+for waves in -1 x 99999999999; do refuses "--waves" plan gpt2-small --ranks 2 --waves "$waves"; done
+refuses "waves" plan gpt2-small --ranks 2 --strategy chunked --waves 2
+for mib in -1 x 9223372036854775807; do refuses "--scratch-mib" plan gpt2-small --ranks 2 --scratch-mib "$mib"; done
+refuses "scratch" plan gpt2-small --ranks 2 --scratch-mib 1
+for layers in 0 -1 x; do refuses "--layers" plan gpt2-small --ranks 2 --layers "$layers"; done
+refuses "experts" plan gpt2-small --ranks 2 --set experts=4
+for setting in experts experts= =4 experts=x experts=0; do refuses "--set" plan moe-397b --ranks 8 --set "$setting"; done
+refuses "--groups" plan modded-nanogpt --mesh replicate=8 --strategy grouped --groups 1,x
+refuses "--groups" plan modded-nanogpt --mesh replicate=8 --groups 1,10,16,16
+refuses "group" plan modded-nanogpt --mesh replicate=8 --strategy grouped --groups 1,10
+refuses "nobody" plan gpt2-small --ranks 2 --explain nobody
+refuses "missing.json" plan gpt2-small --ranks 2 --cost "$work/missing.json"
+refuses "missing.json" plan gpt2-small --ranks 2 --rules "$work/missing.json"
+refuses "page.html" plan gpt2-small --ranks 2 --html "$work/missing/page.html"
+
+echo "== bad files"
+model zero '{"name": "p.zero", "shape": [4, 0]}'
+model negative '{"name": "p.negative", "shape": [4, -4]}'
+model overflow '{"name": "p.overflow", "shape": [4611686018427387904, 4]}'
+model huge '{"name": "p.huge", "shape": [4, 99999999999999999999]}'
+model blocks '{"name": "p.blocks", "shape": [8, 4], "rows": [4, 3]}'
+model dim '{"name": "p.dim", "shape": [8, 4], "placements": {"fsdp": "shard(2)"}}'
+model axis '{"name": "p.axis", "shape": [8, 4]}' '{"name": "world", "axes": "fsdp=2,odd=2"}'
+model overlap '{"name": "p.overlap", "shape": [8, 4]}' '{"name": "world", "axes": "fsdp=2", "ranks": [1, 1]}'
+for name in zero negative overflow huge blocks dim axis; do refuses "p.$name" plan "$work/$name.model"; done
+refuses "world" plan "$work/overlap.model"
+echo '{"name": "cut", "parameters": [{"na' >"$work/cut.model"
+refuses "cut.model" plan "$work/cut.model"
+: >"$work/empty.model"
+refuses "empty.model" plan "$work/empty.model"
+printf '\377\376\000' >"$work/binary.model"
+refuses "binary.model" plan "$work/binary.model"
+echo '{"rules": [{"match": "*", "placements": {"fsdp": "shard(0)"}}]}' >"$work/rules.txt"
+printf '\100\000\000\000\000\000\000\000{"a":' >"$work/cut.safetensors"
+refuses "cut.safetensors" plan "$work/cut.safetensors" --ranks 2 --rules "$work/rules.txt"
+printf '\377\377\377\377\377\377\377\177{}' >"$work/long.safetensors"
+refuses "long.safetensors" plan "$work/long.safetensors" --ranks 2 --rules "$work/rules.txt"
+refuses "--rules" plan "$work/long.safetensors" --ranks 2
+echo '{"device": "broken"' >"$work/cost.txt"
+refuses "cost.txt" plan gpt2-small --ranks 2 --cost "$work/cost.txt"
+
+echo "== a run that fails"
+status=0
+"$muster" plan gpt2-small --ranks 2 >/dev/full 2>"$work/stderr" || status=$?
+if ((status != 1)); then fail "a full disk: exit $status, not 1"; fi
+
+if ((failures > 0)); then
+  echo "$failures checks failed" >&2
+  exit 1
+fi
+echo "all checks hold"
