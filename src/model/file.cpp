@@ -1,0 +1,33 @@
+#include "file.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "model/limits.h"
+#include "model/text.h"
+
+namespace muster::model {
+
+int64_t file_bytes(const std::string& path) {
+  std::error_code error;
+  // A pipe or a device would block or never end.
+  if (!std::filesystem::is_regular_file(path, error)) fail("{}: no such file", in_quotes(path));
+  const auto bytes = std::filesystem::file_size(path, error);
+  if (error) fail("{}: {}", in_quotes(path), error.message());
+  return static_cast<int64_t>(bytes);
+}
+
+std::string read_start(const std::string& path, int64_t bytes) {
+  std::ifstream stream(path, std::ios::binary);
+  std::string text(static_cast<size_t>(bytes), '\0');
+  if (!stream || !stream.read(text.data(), bytes)) fail("{}: cannot read {} bytes", in_quotes(path), bytes);
+  return text;
+}
+
+std::string read_file(const std::string& path) {
+  const int64_t bytes = file_bytes(path);
+  if (bytes > kMaxFileBytes) fail("{}: has {} bytes; at most {} are read", in_quotes(path), bytes, kMaxFileBytes);
+  return read_start(path, bytes);
+}
+
+}  // namespace muster::model
