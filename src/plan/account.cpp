@@ -283,6 +283,7 @@ class Accountant {
         out_.receive(rank, rest_near * out_bytes, rest_far * out_bytes);
         work_[rank].compute += cost_.memory_ns(sizes[i] * update_bytes);
         work_[rank].assembled += (near + far) * in_bytes;
+        summary_.ranks[rank].elements += sizes[i];
       }
       std::vector<int32_t> ranks = share.ranks;
       std::sort(ranks.begin(), ranks.end());

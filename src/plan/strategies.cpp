@@ -182,15 +182,16 @@ Plan build_grouped(const Catalog& catalog) {
 
 namespace {
 
-// The axis that splits last, which the peer calls FSDP, has this many ranks.
-int32_t innermost_split(const Problem& problem, const Parameter& p) {
+// The peer stores experts row after row, so that its FSDP cuts through them where it has more ranks than experts; an
+// expert then lies on a subgroup. Here that is a flat range.
+bool lies_on_subgroup(const Problem& problem, const Parameter& p, size_t ranks) {
+  if (p.shape.size() < 3 || p.matrices.flatten) return false;
   const Mesh& mesh = problem.meshes[p.layout.mesh];
-  int32_t size = 1;
-  for (size_t i = 0; i < mesh.axes.size(); ++i) {
-    const size_t a = p.layout.order.empty() ? i : p.layout.order[i];
-    if (p.layout.placements[a].kind != Placement::Kind::kReplicate && mesh.axes[a].size > 1) size = mesh.axes[a].size;
+  for (size_t a = 0; a < mesh.axes.size(); ++a) {
+    if (p.layout.placements[a].kind != Placement::Kind::kFlat) continue;
+    if (ranks < static_cast<size_t>(mesh.axes[a].size)) return true;
   }
-  return size;
+  return false;
 }
 
 // The peer asserts that the experts divide over the axis that splits them first, where a second one splits them too.
@@ -207,9 +208,11 @@ void check_experts_divide(const Problem& problem, const Parameter& p) {
                                     p.shape[0], mesh.axes[axes[0]].name, mesh.axes[axes[0]].size));
 }
 
-bool evenly_sharded(const HolderSet& set) {
-  return std::all_of(set.holders.begin(), set.holders.end(),
-                     [&](const Holder& h) { return h.elements == set.largest; });
+bool evenly_sharded(const layout::Partition& partition) {
+  for (int32_t p = 1; p < partition.positions(); ++p) {
+    if (partition.local_elements(p) != partition.local_elements(0)) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -220,6 +223,7 @@ Plan build_routed(const Catalog& catalog) {
   for (const Group& group : groups_by_shape(catalog)) {
     const Parameter& example = problem.parameters[catalog.parameter_of(group.parts[0][0])];
     check_experts_divide(problem, example);
+    const bool even = evenly_sharded(catalog.partition(catalog.parameter_of(group.parts[0][0])));
     std::map<std::pair<size_t, Transport>, int32_t> waves;
     auto wave = [&](size_t round, Transport transport) {
       const auto [at, fresh] = waves.emplace(std::pair{round, transport}, 0);
@@ -229,14 +233,12 @@ Plan build_routed(const Catalog& catalog) {
     for (const std::vector<int32_t>& part : group.parts) {
       const HolderSet& set = catalog.holders_of(part[0]);
       const size_t ranks = set.holders.size();
-      const bool experts = example.shape.size() > 2 && !example.matrices.flatten;
-      const bool subgroup = experts && static_cast<int32_t>(ranks) < innermost_split(problem, example);
+      const bool subgroup = lies_on_subgroup(problem, example, ranks);
       if (ranks == 1 || subgroup) {
         const int32_t at = wave(0, ranks == 1 ? Transport::kRagged : Transport::kGather);
         for (size_t i = 0; i < part.size(); ++i) builder.place(part[i], i % ranks, at);
         continue;
       }
-      const bool even = evenly_sharded(set);
       for (size_t begin = 0; begin < part.size(); begin += ranks) {
         const size_t round = begin / ranks;
         if (begin + ranks <= part.size()) {

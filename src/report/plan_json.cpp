@@ -55,6 +55,7 @@ Json rank_table(const PlanSummary& summary) {
                     {"compute_ms", milliseconds(rank.compute_ns)},
                     {"exchange_ms", milliseconds(rank.exchange_ns)},
                     {"matrices", rank.matrices},
+                    {"elements", rank.elements},
                     {"bytes_sent", rank.bytes_sent},
                     {"bytes_received", rank.bytes_received},
                     {"messages_sent", rank.messages_sent},

@@ -20,6 +20,7 @@ constexpr int kBins = 8;
 constexpr int kWaveColumns = 74;       // of a wave's line without its shapes
 constexpr int kTransportColumns = 15;  // where some wave is not ragged
 constexpr int kRankColumns = 52;       // of a rank's line without its bar
+constexpr int kElementsColumn = 10;
 constexpr std::string_view kLegend = "load █ compute ▒ exchange";
 
 class Table {
@@ -137,10 +138,14 @@ class Table {
     const auto count = static_cast<int32_t>(ranks.size());
     const bool all = count <= kLinesMax;
     label_width_ = all ? 0 : 9;
-    cells_ = std::clamp(options_.width - kRankColumns - label_width_, 24, 40);
+    show_elements_ = std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.elements > 0; });
+    const int columns = kRankColumns + (show_elements_ ? kElementsColumn : 0);
+    cells_ = std::clamp(options_.width - columns - label_width_, 24, 40);
     const std::string blank(static_cast<size_t>(cells_ - display_width(kLegend)), ' ');
-    rule(fmt::format("{:>6} {:<{}} {} {} compute {} exchange{}{:>11}{:>10}{:>11}{:>11}", "rank", "", label_width_,
-                     "load", styled("36", "█"), styled("33", "▒"), blank, "time", "matrices", "sent", "scratch"));
+    const std::string elements = show_elements_ ? fmt::format("{:>{}}", "elements", kElementsColumn) : "";
+    rule(fmt::format("{:>6} {:<{}} {} {} compute {} exchange{}{:>11}{:>10}{}{:>11}{:>11}", "rank", "", label_width_,
+                     "load", styled("36", "█"), styled("33", "▒"), blank, "time", "matrices", elements, "sent",
+                     "scratch"));
     if (all) {
       for (int32_t rank = 0; rank < count; ++rank) rank_line(rank, "");
       return;
@@ -156,10 +161,13 @@ class Table {
     const PlanSummary::Rank& rank = report_.summary.ranks[static_cast<size_t>(index)];
     const BarCells cells = bar_cells({rank.compute_ns, rank.exchange_ns, report_.summary.slowest_ns, cells_});
     const int blank = std::max(0, cells_ - cells.compute - cells.exchange);
-    line(fmt::format("{:>6} {:<{}} {}{}{}{:>11}{:>10}{:>11}{:>11}", index, label, label_width_,
+    const std::string elements =
+        show_elements_ ? fmt::format("{:>{}}", magnitude_text(rank.elements), kElementsColumn) : "";
+    line(fmt::format("{:>6} {:<{}} {}{}{}{:>11}{:>10}{}{:>11}{:>11}", index, label, label_width_,
                      styled("36", repeated("█", cells.compute)), styled("33", repeated("▒", cells.exchange)),
                      std::string(static_cast<size_t>(blank), ' '), time_text(rank.total_ns()),
-                     grouped_text(rank.matrices), bytes_text(rank.bytes_sent), bytes_text(rank.scratch_bytes)));
+                     grouped_text(rank.matrices), elements, bytes_text(rank.bytes_sent),
+                     bytes_text(rank.scratch_bytes)));
   }
 
   // Of the time of all ranks, slowest bin first.
@@ -192,6 +200,7 @@ class Table {
   std::string out_;
   std::vector<std::vector<ShapeCount>> shapes_;  // a wave
   bool show_transport_ = false;
+  bool show_elements_ = false;  // some rank updates elements for its replicas
   int shapes_width_ = 0;
   int label_width_ = 0;
   int cells_ = 0;  // of a bar

@@ -1,0 +1,130 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/error.h"
+#include "support/problems.h"
+
+namespace muster {
+namespace {
+
+using test::preset;
+using test::with;
+using testing::HasSubstr;
+
+PlanSummary summary(const Problem& problem, const PlanOptions& options) {
+  return summarize(problem, make_plan(problem, options), options.cost);
+}
+
+// microsoft/dion #28: 36 rounds become 3. One global exchange needs neither.
+TEST(Strategies, RoundsOfGpt2OnTwoRanks) {
+  const Problem problem = preset("gpt2-small", "fsdp=2");
+  EXPECT_EQ(summary(problem, with(Strategy::kPerMatrix)).rounds, 72);
+  const PlanSummary chunked = summary(problem, with(Strategy::kChunked));
+  EXPECT_EQ(chunked.rounds, 36);
+  EXPECT_EQ(chunked.collectives, 72);
+  const PlanSummary megabatch = summary(problem, with(Strategy::kMegabatch));
+  EXPECT_EQ(megabatch.rounds, 3);
+  EXPECT_EQ(megabatch.collectives, 6);
+  PlanOptions one_wave;
+  one_wave.waves = 1;
+  const PlanSummary global = summary(problem, one_wave);
+  EXPECT_EQ(global.rounds, 1);
+  EXPECT_EQ(global.collectives, 2);
+  EXPECT_EQ(global.padding_bytes, 0);
+}
+
+TEST(Strategies, MegabatchPadsToTheRanksAndGlobalNever) {
+  const Problem problem = preset("gpt2-small", "fsdp=5");
+  // 2 zero matrices of 768x768 and 3 of each rectangle, and every shard of 768 rows padded from 152 to 154.
+  const Plan plan = make_plan(problem, with(Strategy::kMegabatch));
+  std::vector<size_t> zeros;
+  for (const Wave& wave : plan.waves) zeros.push_back(wave.zeros.size());
+  EXPECT_THAT(zeros, testing::ElementsAre(2, 3, 3));
+  EXPECT_GT(summary(problem, with(Strategy::kMegabatch)).padding_bytes, 0);
+  EXPECT_EQ(summary(problem, with(Strategy::kGlobal)).padding_bytes, 0);
+}
+
+// modded-nanogpt #132: groups of 1, 10, 16 and 16 parameters on 8 ranks, padded by 7 and by 6.
+TEST(Strategies, GroupedPadsWholeParametersAndKeepsKindsApart) {
+  const Problem problem = preset("modded-nanogpt", "replicate=8");
+  const Plan plan = make_plan(problem, with(Strategy::kGrouped));
+  std::vector<size_t> zeros;
+  for (const Wave& wave : plan.waves) zeros.push_back(wave.zeros.size());
+  EXPECT_THAT(zeros, testing::ElementsAre(7, 6, 0, 0));
+
+  // The third round: two attention parameters of four matrices on each of ranks 0 to 4, two MLP ones on ranks 5 to 7.
+  std::vector<int> matrices(8);
+  for (size_t j = 0; j < plan.owner.size(); ++j) matrices[plan.owner[j]] += plan.wave[j] == 2;
+  EXPECT_THAT(matrices, testing::ElementsAre(8, 8, 8, 8, 8, 2, 2, 2));
+
+  Problem mixed = problem;
+  mixed.group_sizes = {1, 10, 15, 17};
+  EXPECT_NO_THROW(make_plan(mixed, with(Strategy::kGrouped)));
+  mixed.group_sizes = {11, 16, 16};
+  EXPECT_THROW(make_plan(mixed, with(Strategy::kGrouped)), InvalidArgument);
+  mixed.group_sizes = {1, 10, 16};
+  EXPECT_THROW(make_plan(mixed, with(Strategy::kGrouped)), InvalidArgument);
+}
+
+Problem experts(int64_t count, int64_t rows, int32_t fsdp, Placement placement, int layers = 1) {
+  Problem problem = test::one_parameter({count, rows, 8}, fsdp);
+  problem.parameters[0].layout.placements = {std::move(placement)};
+  for (int layer = 1; layer < layers; ++layer) {
+    problem.parameters.push_back(problem.parameters[0]);
+    problem.parameters.back().name += std::to_string(layer);
+  }
+  return problem;
+}
+
+// xtuner #1716's six paths, each with its condition.
+TEST(Strategies, RoutedTakesEachOfThePeersSixPaths) {
+  auto transports = [](const Problem& problem) {
+    std::vector<Transport> out;
+    for (const Wave& wave : make_plan(problem, with(Strategy::kRouted)).waves) out.push_back(wave.transport);
+    return out;
+  };
+  // Whole experts on every rank: nothing moves.
+  const Problem whole = experts(8, 6, 4, Placement::shard(0));
+  EXPECT_THAT(transports(whole), testing::ElementsAre(Transport::kRagged));
+  EXPECT_EQ(summary(whole, with(Strategy::kRouted)).bytes_sent_total, 0);
+  // Two ranks an expert: gathered within each pair, nothing returns.
+  const Problem pairs = experts(4, 6, 8, Placement::flat());
+  EXPECT_THAT(transports(pairs), testing::ElementsAre(Transport::kGather));
+  EXPECT_EQ(summary(pairs, with(Strategy::kRouted)).waves[0].bytes_out, 0);
+  // A full round, evenly and unevenly sharded.
+  EXPECT_THAT(transports(experts(4, 8, 4, Placement::shard(1))), testing::ElementsAre(Transport::kRagged));
+  EXPECT_THAT(transports(experts(4, 7, 4, Placement::shard(1))), testing::ElementsAre(Transport::kPadded));
+  // A remainder: gathered everywhere and summed with zeros, or padded with zero matrices.
+  const Problem rest = experts(6, 8, 4, Placement::shard(1));
+  EXPECT_THAT(transports(rest), testing::ElementsAre(Transport::kRagged, Transport::kGatherReduce));
+  EXPECT_GT(summary(rest, with(Strategy::kRouted)).padding_bytes, 0);
+  EXPECT_THAT(transports(experts(6, 7, 4, Placement::shard(1))),
+              testing::ElementsAre(Transport::kPadded, Transport::kPadded));
+}
+
+TEST(Strategies, RoutedAssertsThatExpertsDivideOverTheFirstAxis) {
+  const Problem problem = preset("moe-397b", "fsdp=2,ep=7");
+  try {
+    make_plan(problem, with(Strategy::kRouted));
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("512 experts do not divide over ep=7"));
+  }
+  EXPECT_NO_THROW(make_plan(problem, with(Strategy::kGlobal)));
+}
+
+TEST(Strategies, LayerwiseKeepsParametersWhole) {
+  const Problem problem = preset("modded-nanogpt", "replicate=8");
+  const Plan plan = make_plan(problem, with(Strategy::kLayerwise));
+  EXPECT_EQ(plan.waves.size(), 1U);
+  // Matrices 11 to 50 are ten attention parameters of four.
+  for (size_t j = 11; j < 51; ++j) EXPECT_EQ(plan.owner[j], plan.owner[11 + (j - 11) / 4 * 4]);
+}
+
+TEST(Strategies, EveryOneKnowsItsName) {
+  for (const Strategy strategy : all_strategies()) EXPECT_EQ(parse_strategy(name(strategy)), strategy);
+  EXPECT_EQ(all_strategies().size(), 7U);
+}
+
+}  // namespace
+}  // namespace muster
