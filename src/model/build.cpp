@@ -1,4 +1,4 @@
-#include "build.h"
+#include "model/build.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "fields.h"
+#include "model/fields.h"
 
 #include <set>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "file.h"
+#include "model/file.h"
 
 #include <filesystem>
 #include <fstream>

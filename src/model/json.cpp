@@ -1,4 +1,4 @@
-#include "json.h"
+#include "model/json.h"
 
 #include <algorithm>
 #include <set>

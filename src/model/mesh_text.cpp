@@ -1,4 +1,4 @@
-#include "mesh_text.h"
+#include "model/mesh_text.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "model_file.h"
+#include "model/model_file.h"
 
 #include <algorithm>
 

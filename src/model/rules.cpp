@@ -1,4 +1,4 @@
-#include "rules.h"
+#include "model/rules.h"
 
 #include <algorithm>
 

@@ -222,12 +222,17 @@ class Accountant {
     for (const auto& [rank, mine] : batch) count += mine.real;
     for (const Holder& h : set.holders) {
       const int32_t node = cost_.node(h.rank);
-      const int64_t peers_near = holders.both(h.replica, node) - 1;
-      const int64_t peers_far = holders.replica(h.replica) - 1 - peers_near;
-      const int64_t rest_near = elements.both(h.replica, node) - h.elements;
-      const int64_t rest_far = elements.replica(h.replica) - h.elements - rest_near;
-      in_.send(h.rank, count * peers_near * h.elements * c.in_bytes, count * peers_far * h.elements * c.in_bytes);
-      in_.receive(h.rank, count * rest_near * c.in_bytes, count * rest_far * c.in_bytes);
+      const int64_t neighbours = holders.both(h.replica, node);
+      const int64_t peers = holders.replica(h.replica) - 1;
+      const int64_t peers_far = peers + 1 - neighbours;
+      const int64_t rest = elements.replica(h.replica) - h.elements;
+      const int64_t rest_far = elements.replica(h.replica) - elements.both(h.replica, node);
+      // Gathers and reductions go once over each node's network links and fan out within the node.
+      auto shared = [&](int64_t all, int64_t far) { return std::pair{all - far / neighbours, far / neighbours}; };
+      const auto [give_near, give_far] = shared(count * peers * h.elements, count * peers_far * h.elements);
+      const auto [take_near, take_far] = shared(count * rest, count * rest_far);
+      in_.send(h.rank, give_near * c.in_bytes, give_far * c.in_bytes);
+      in_.receive(h.rank, take_near * c.in_bytes, take_far * c.in_bytes);
       Work& work = work_[h.rank];
       work.compute += cost_.memory_ns(count * h.elements * (kMomentumBytes + kApplyBytes));
       work.assembled += count * c.matrix.elements() * c.in_bytes;
@@ -239,9 +244,9 @@ class Accountant {
       }
       if (mine > 0) orthogonalize(h.rank, index, mine);
       work.assembled += count * c.matrix.elements() * c.out_bytes;
-      out_.send(h.rank, count * rest_near * c.out_bytes, count * rest_far * c.out_bytes);
-      out_.padding += (count - mine) * (rest_near + rest_far) * c.out_bytes;
-      out_.receive(h.rank, count * peers_near * h.elements * c.out_bytes, count * peers_far * h.elements * c.out_bytes);
+      out_.send(h.rank, take_near * c.out_bytes, take_far * c.out_bytes);
+      out_.padding += (count - mine) * rest * c.out_bytes;
+      out_.receive(h.rank, give_near * c.out_bytes, give_far * c.out_bytes);
     }
     for (const auto& [replica, ranks] : members) {
       in_.pairs.add(ranks, ranks);

@@ -16,9 +16,9 @@ namespace muster::plan {
 
 namespace {
 
-// Wave counts that are tried. Past kAlways they are tried only while the scratch cap is not met.
+// Wave counts that are tried, until kPatience in a row that meet the scratch cap bring nothing.
 constexpr int32_t kWaveCounts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024};
-constexpr int32_t kAlways = 8;
+constexpr int32_t kPatience = 3;
 
 constexpr int64_t kMiB = 1 << 20;
 
@@ -59,14 +59,18 @@ Plan build_global(const Catalog& catalog, const CostModel& cost, const PlanOptio
   if (options.waves > 0) counts = {options.waves};
   std::optional<Plan> best;
   int64_t best_ns = 0;
+  int32_t fruitless = 0;
   int64_t least_scratch = 0;
   for (const int32_t count : counts) {
-    if (count > kAlways && best && options.waves == 0) break;
     Plan candidate = with_waves(count);
     const PlanSummary summary = account(catalog, cost, candidate);
     if (least_scratch == 0 || summary.scratch_bytes_max < least_scratch) least_scratch = summary.scratch_bytes_max;
     if (cap > 0 && summary.scratch_bytes_max > cap) continue;
-    if (best && summary.predicted_ns >= best_ns) continue;
+    if (best && summary.predicted_ns >= best_ns) {
+      if (++fruitless == kPatience) break;
+      continue;
+    }
+    fruitless = 0;
     best_ns = summary.predicted_ns;
     best = std::move(candidate);
   }
