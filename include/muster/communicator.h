@@ -1,0 +1,84 @@
+// How ranks talk. One interface for threads of a process, MPI and NCCL, with one contract:
+//
+// - Every rank calls the same collectives in the same order. What a rank sends and what its peer expects agree in
+// bytes.
+// - An operation starts at once and ends in wait(); several may be under way. Buffers belong to it until then.
+// - Sums are taken in the order of the ranks, in the type given: the same bits on every rank, every time.
+// - Nothing waits longer than the timeout. A peer that died, left or is late becomes a CommError that names the
+// operation
+//   and, where it can be known, the rank; afterwards every call on this communicator throws it again at once.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace muster {
+
+struct Send {
+  int32_t peer = 0;
+  const void* data = nullptr;
+  int64_t bytes = 0;
+};
+
+struct Receive {
+  int32_t peer = 0;
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
+
+enum class ReduceOp : uint8_t { kSum, kMin, kMax };
+
+// An operation under way. Destroying it unfinished waits for it, and swallows the error.
+class Request {
+ public:
+  virtual ~Request() = default;
+  virtual bool test() = 0;  // true once finished; throws CommError
+  virtual void wait() = 0;  // throws CommError
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int32_t rank() const = 0;
+  virtual int32_t size() const = 0;
+  virtual std::chrono::milliseconds timeout() const = 0;
+
+  // A ragged all-to-all. At most one message to and from each peer, in any order; a message to oneself is a copy. Ranks
+  // that neither send nor receive call it too. `label` names the operation in errors and must be alike on all ranks.
+  virtual std::unique_ptr<Request> exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                                            std::string_view label) = 0;
+
+  // all[r * bytes] onwards is what rank r gave.
+  virtual std::unique_ptr<Request> all_gather(const void* mine, void* all, int64_t bytes, std::string_view label) = 0;
+  // mine is the element-wise reduction of every rank's part for this rank; parts[r] elements go to rank r.
+  virtual std::unique_ptr<Request> reduce_scatter(const float* all, float* mine, std::span<const int64_t> parts,
+                                                  ReduceOp op, std::string_view label) = 0;
+  // In place.
+  virtual std::unique_ptr<Request> all_reduce(std::span<float> data, ReduceOp op, std::string_view label) = 0;
+  virtual std::unique_ptr<Request> all_reduce(std::span<double> data, ReduceOp op, std::string_view label) = 0;
+  virtual std::unique_ptr<Request> all_reduce(std::span<int64_t> data, ReduceOp op, std::string_view label) = 0;
+  virtual std::unique_ptr<Request> broadcast(void* data, int64_t bytes, int32_t root, std::string_view label) = 0;
+  virtual std::unique_ptr<Request> barrier(std::string_view label) = 0;
+
+  // Ends every operation under way and to come, here and, as soon as they notice, on all ranks.
+  virtual void abort(std::string_view reason) = 0;
+};
+
+struct CommOptions {
+  std::chrono::milliseconds timeout{std::chrono::minutes(10)};
+};
+
+// Ranks as threads of this process: element r is rank r's. All share one timeout.
+std::vector<std::unique_ptr<Communicator>> make_local_communicators(int32_t ranks, const CommOptions& options = {});
+
+// MPI_COMM_WORLD, duplicated. Initializes MPI if nobody has, and then finalizes it at exit. Throws CommError where MPI
+// was not built in or is not there.
+bool mpi_available();
+std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions& options = {});
+
+}  // namespace muster
