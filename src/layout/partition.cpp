@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "layout/list_text.h"
 #include "muster/error.h"
 
 namespace muster::layout {
@@ -40,8 +41,9 @@ void append(Intervals& list, const Intervals& more) {
   }
 }
 
-// Beyond this many intervals a layout is a mistake, not a model.
-constexpr int64_t kMaxIntervals = int64_t{1} << 24;
+// What one dim is cut into, and what one shard is made of. Beyond, a layout is a mistake, not a model.
+constexpr int64_t kMaxCuts = int64_t{1} << 22;
+constexpr int64_t kMaxRuns = int64_t{1} << 12;
 
 }  // namespace
 
@@ -57,108 +59,112 @@ int32_t Partition::mixed_radix(const std::vector<Axis>& axes, int32_t position) 
   return value;
 }
 
+Interval Partition::Axis::piece(int64_t extent, int64_t coordinate) const {
+  if (ends.empty()) return ceil_chunk(extent, size, coordinate);
+  return {coordinate == 0 ? 0 : ends[coordinate - 1], ends[coordinate]};
+}
+
 Partition::Partition(const Mesh& mesh, const Layout& layout, const Shape& shape, std::string_view name)
-    : shape_(shape), dims_(shape.size()) {
+    : mesh_(&mesh), positions_(mesh.size()), shape_(shape), dims_(shape.size()) {
   const int axes = static_cast<int>(mesh.axes.size());
   if (static_cast<int>(layout.placements.size()) != axes) {
     throw InvalidArgument(fmt::format("parameter '{}': {} placements on mesh '{}' of {} axes", name,
                                       layout.placements.size(), mesh.name, axes));
   }
-  std::vector<int32_t> order = layout.order;
-  if (order.empty()) {
-    order.resize(mesh.axes.size());
-    std::iota(order.begin(), order.end(), 0);
-  }
-  std::vector<int32_t> sorted = order;
-  std::sort(sorted.begin(), sorted.end());
-  for (int a = 0; a < static_cast<int>(sorted.size()) || a < axes; ++a) {
-    if (static_cast<int>(sorted.size()) != axes || sorted[a] != a) {
-      throw InvalidArgument(
-          fmt::format("parameter '{}': order [{}] does not name each of the {} axes of mesh '{}' once", name,
-                      fmt::join(order, ","), axes, mesh.name));
+  std::vector<int32_t> order(axes);
+  std::iota(order.begin(), order.end(), 0);
+  if (!layout.order.empty()) {
+    if (!std::is_permutation(order.begin(), order.end(), layout.order.begin(), layout.order.end())) {
+      throw InvalidArgument(fmt::format("parameter '{}': order {} does not name each of the {} axes of mesh '{}' once",
+                                        name, list_text(layout.order), axes, mesh.name));
     }
+    order = layout.order;
   }
-
-  ranks_.resize(mesh.size());
-  for (int32_t p = 0; p < mesh.size(); ++p) ranks_[p] = mesh.rank_at(p);
   std::vector<int32_t> strides(axes, 1);
   for (int a = axes - 2; a >= 0; --a) strides[a] = strides[a + 1] * mesh.axes[a + 1].size;
 
   for (const int32_t a : order) {
     const Placement& placement = layout.placements[a];
-    const Axis axis{strides[a], mesh.axes[a].size, placement.sizes, placement.split_factor};
-    if (!axis.sizes.empty() && static_cast<int64_t>(axis.sizes.size()) != axis.size) {
-      throw InvalidArgument(fmt::format("parameter '{}': {} sizes for axis '{}' of {} ranks", name, axis.sizes.size(),
-                                        mesh.axes[a].name, axis.size));
+    auto refuse = [&](const std::string& why) {
+      throw InvalidArgument(fmt::format("parameter '{}': axis '{}' {}", name, mesh.axes[a].name, why));
+    };
+    const bool shards = placement.kind == Placement::Kind::kShard;
+    if (placement.split_factor < 1 || (placement.split_factor > 1 && (!shards || !placement.sizes.empty()))) {
+      refuse(fmt::format("has split_factor {}{}", placement.split_factor, shards ? "" : " but shards no dim"));
     }
-    for (const int64_t size : axis.sizes) {
-      if (size < 0) {
-        throw InvalidArgument(fmt::format("parameter '{}': size {} on axis '{}'", name, size, mesh.axes[a].name));
+    if (shards && (placement.dim < 0 || placement.dim >= static_cast<int>(shape.size()))) {
+      refuse(fmt::format("shards dim {} of a tensor with {} dims", placement.dim, shape.size()));
+    }
+    Axis axis{strides[a], mesh.axes[a].size, {}, placement.split_factor};
+    if (!placement.sizes.empty()) {
+      if (placement.kind == Placement::Kind::kReplicate) refuse("replicates, but has sizes");
+      if (static_cast<int64_t>(placement.sizes.size()) != axis.size) {
+        refuse(fmt::format("of {} ranks has {} sizes", axis.size, placement.sizes.size()));
+      }
+      int64_t end = 0;
+      for (const int64_t size : placement.sizes) {
+        if (size < 0) refuse(fmt::format("has size {}", size));
+        if (__builtin_add_overflow(end, size, &end)) refuse(fmt::format("has sizes {}", list_text(placement.sizes)));
+        axis.ends.push_back(end);
       }
     }
     switch (placement.kind) {
       case Placement::Kind::kReplicate:
-        replicate_axes_.push_back(axis);
         replicas_ *= axis.size;
+        replicate_axes_.push_back(std::move(axis));
         break;
       case Placement::Kind::kFlat:
-        flat_axes_.push_back(axis);
+        flat_axes_.push_back(std::move(axis));
         break;
       case Placement::Kind::kShard:
-        if (placement.dim < 0 || placement.dim >= static_cast<int>(shape.size())) {
-          throw InvalidArgument(fmt::format("parameter '{}': axis '{}' shards dim {} of a tensor with {} dims", name,
-                                            mesh.axes[a].name, placement.dim, shape.size()));
-        }
-        if (placement.split_factor < 1 || (placement.split_factor > 1 && !placement.sizes.empty())) {
-          throw InvalidArgument(fmt::format("parameter '{}': axis '{}' has split_factor {}{}", name, mesh.axes[a].name,
-                                            placement.split_factor, placement.sizes.empty() ? "" : " beside sizes"));
-        }
-        dims_[placement.dim].axes.push_back(axis);
+        dims_[placement.dim].axes.push_back(std::move(axis));
         break;
     }
   }
-  for (size_t d = 0; d < dims_.size(); ++d) cut_dim(dims_[d], shape[d], static_cast<int>(d), name);
+  int64_t runs = 1;
+  for (size_t d = 0; d < dims_.size(); ++d) {
+    cut_dim(static_cast<int>(d), name);
+    size_t most = 1;
+    for (const Intervals& piece : dims_[d].pieces) most = std::max(most, piece.size());
+    runs *= static_cast<int64_t>(most);
+    if (runs > kMaxRuns) {
+      throw InvalidArgument(
+          fmt::format("parameter '{}': split_factors make a shard of more than {} runs", name, kMaxRuns));
+    }
+  }
   check_flat_sizes(name);
 }
 
 int32_t Partition::position_of(int32_t rank) const {
-  const auto at = std::find(ranks_.begin(), ranks_.end(), rank);
-  return at == ranks_.end() ? -1 : static_cast<int32_t>(at - ranks_.begin());
+  for (int32_t p = 0; p < positions_; ++p) {
+    if (mesh_->rank_at(p) == rank) return p;
+  }
+  return -1;
 }
 
-void Partition::cut_dim(Dim& dim, int64_t extent, int d, std::string_view name) {
-  dim.pieces = {Intervals{{0, extent}}};
+void Partition::cut_dim(int d, std::string_view name) {
+  Dim& dim = dims_[d];
+  dim.pieces = {Intervals{{0, shape_[d]}}};
+  int64_t cuts = 1;
   for (const Axis& axis : dim.axes) {
-    std::vector<Intervals> next;
-    if (static_cast<int64_t>(dim.pieces.size()) * axis.size * axis.split_factor > kMaxIntervals) {
+    cuts *= int64_t{axis.size} * axis.split_factor;
+    if (cuts > kMaxCuts) {
       throw InvalidArgument(fmt::format("parameter '{}': dim {} is cut into more than {} pieces (split_factor {})",
-                                        name, d, kMaxIntervals, axis.split_factor));
+                                        name, d, kMaxCuts, axis.split_factor));
     }
+    std::vector<Intervals> next;
     for (const Intervals& piece : dim.pieces) {
       const int64_t n = total_size(piece);
-      if (!axis.sizes.empty()) {
-        int64_t sum = 0;
-        for (const int64_t size : axis.sizes) {
-          // Subtracting keeps the comparison clear of overflow.
-          if (size > n - sum) {
-            sum = -1;
-            break;
-          }
-          next.push_back(slice(piece, {sum, sum + size}));
-          sum += size;
-        }
-        if (sum != n) {
-          throw InvalidArgument(
-              fmt::format("parameter '{}': sizes [{}] do not sum to the {} indices of dim {} they cut", name,
-                          fmt::join(axis.sizes, ","), n, d));
-        }
-        continue;
+      if (!axis.ends.empty() && axis.ends.back() != n) {
+        throw InvalidArgument(
+            fmt::format("parameter '{}': sizes do not sum to the {} indices of dim {} they cut, but to {}", name, n, d,
+                        axis.ends.back()));
       }
       for (int32_t i = 0; i < axis.size; ++i) {
         Intervals mine;
         for (int32_t chunk = 0; chunk < axis.split_factor; ++chunk) {
           const Interval outer = ceil_chunk(n, axis.split_factor, chunk);
-          const Interval inner = ceil_chunk(outer.size(), axis.size, i);
+          const Interval inner = axis.piece(outer.size(), i);
           append(mine, slice(piece, {outer.begin + inner.begin, outer.begin + inner.end}));
         }
         next.push_back(std::move(mine));
@@ -166,45 +172,31 @@ void Partition::cut_dim(Dim& dim, int64_t extent, int d, std::string_view name) 
     }
     dim.pieces = std::move(next);
   }
+  for (size_t piece = 0; piece < dim.pieces.size(); ++piece) {
+    for (const Interval& interval : dim.pieces[piece]) dim.sorted.push_back({interval, static_cast<int32_t>(piece)});
+  }
+  std::sort(dim.sorted.begin(), dim.sorted.end(),
+            [](const PieceInterval& a, const PieceInterval& b) { return a.interval.begin < b.interval.begin; });
 }
 
 void Partition::check_flat_sizes(std::string_view name) const {
   const bool explicit_sizes =
-      std::any_of(flat_axes_.begin(), flat_axes_.end(), [](const Axis& axis) { return !axis.sizes.empty(); });
-  if (!explicit_sizes) return;
-  for (int32_t position = 0; position < positions(); ++position) {
-    Interval range{0, box_elements(position)};
+      std::any_of(flat_axes_.begin(), flat_axes_.end(), [](const Axis& axis) { return !axis.ends.empty(); });
+  for (int32_t position = 0; explicit_sizes && position < positions_; ++position) {
+    int64_t elements = box_elements(position);
     for (const Axis& axis : flat_axes_) {
-      int64_t sum = 0;
-      for (const int64_t size : axis.sizes) {
-        if (size > range.size() - sum) {
-          sum = -1;
-          break;
-        }
-        sum += size;
+      if (!axis.ends.empty() && axis.ends.back() != elements) {
+        throw InvalidArgument(
+            fmt::format("parameter '{}': flat sizes do not sum to the {} elements they cut, but to {}", name, elements,
+                        axis.ends.back()));
       }
-      if (!axis.sizes.empty() && sum != range.size()) {
-        throw InvalidArgument(fmt::format("parameter '{}': flat sizes [{}] do not sum to the {} elements they cut",
-                                          name, fmt::join(axis.sizes, ","), range.size()));
-      }
-      const int64_t at = position / axis.stride % axis.size;
-      range = axis.sizes.empty() ? ceil_chunk(range.size(), axis.size, at) : Interval{0, axis.sizes[at]};
+      elements = axis.piece(elements, position / axis.stride % axis.size).size();
     }
   }
 }
 
-Interval Partition::flat_interval(int64_t elements, int32_t position) const {
-  Interval range{0, elements};
-  for (const Axis& axis : flat_axes_) {
-    const int64_t at = position / axis.stride % axis.size;
-    Interval inner = ceil_chunk(range.size(), axis.size, at);
-    if (!axis.sizes.empty()) {
-      inner.begin = std::accumulate(axis.sizes.begin(), axis.sizes.begin() + at, int64_t{0});
-      inner.end = inner.begin + axis.sizes[at];
-    }
-    range = {range.begin + inner.begin, range.begin + inner.end};
-  }
-  return range;
+bool Partition::is_only_flat() const {
+  return is_flat() && std::all_of(dims_.begin(), dims_.end(), [](const Dim& dim) { return dim.pieces.size() == 1; });
 }
 
 int64_t Partition::box_elements(int32_t position) const {
@@ -215,9 +207,13 @@ int64_t Partition::box_elements(int32_t position) const {
   return n;
 }
 
-int64_t Partition::local_elements(int32_t position) const {
-  const int64_t n = box_elements(position);
-  return is_flat() ? flat_interval(n, position).size() : n;
+Interval Partition::local_range(int32_t position) const {
+  Interval range{0, box_elements(position)};
+  for (const Axis& axis : flat_axes_) {
+    const Interval inner = axis.piece(range.size(), position / axis.stride % axis.size);
+    range = {range.begin + inner.begin, range.begin + inner.end};
+  }
+  return range;
 }
 
 std::vector<Run> Partition::shard(int32_t position) const {
@@ -229,7 +225,7 @@ std::vector<Run> Partition::shard(int32_t position) const {
     local.push_back(total_size(*mine.back()));
   }
   const Index strides = row_major_strides(local);
-  const Interval range = flat_interval(element_count(local), position);
+  const Interval range = local_range(position);
   if (range.size() == 0) return {};
 
   std::vector<Run> runs;

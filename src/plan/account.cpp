@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
 
 #include "plan/messages.h"
 #include "plan/shares.h"
 #include "plan/tally.h"
-#include "plan/waves.h"
 #include "plan/wide.h"
 
 namespace muster::plan {
@@ -147,7 +145,6 @@ class Accountant {
     Tally zero(set.replicas, nodes_);
     std::map<int32_t, std::vector<int32_t>> owners_by_replica;
     std::vector<int32_t> owners;
-    const bool home = set.holders.size() == 1 && batch.size() == 1 && batch.begin()->first == set.holders[0].rank;
     for (const auto& [rank, owned] : batch) {
       const int32_t replica = set.source_replica(rank);
       const int32_t node = cost_.node(rank);
@@ -166,6 +163,7 @@ class Accountant {
       out_.send(rank, count * (elements.node(node) - held) * c.out_bytes, count * to_far * c.out_bytes);
       orthogonalize(rank, index, count);
       work_[rank].compute += owned.real * cost_.owner_elementwise_ns(c);
+      const bool home = set.holders.size() == 1 && mine != nullptr;
       if (!home) work_[rank].assembled += count * from * std::max(c.in_bytes, c.all_replicas ? 0 : c.out_bytes);
     }
     std::vector<int32_t> holders;
@@ -372,10 +370,6 @@ class Accountant {
     }
     s.mean_ns = sum / count_;
     s.rounds = static_cast<int64_t>(s.waves.size());
-    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
-      const Load own = cost_.own(catalog_.class_of(j), plan_.owner[j]);
-      s.largest_matrix_ns = std::max(s.largest_matrix_ns, own.compute + own.in_receive + own.out_send);
-    }
     // The network carries one exchange at a time: while wave k computes, k + 1 arrives, then k leaves.
     int64_t network = s.waves.empty() ? 0 : s.waves[0].in_ns;
     int64_t arrived = network;
@@ -415,6 +409,15 @@ class Accountant {
 
 PlanSummary account(const Catalog& catalog, const CostModel& cost, const Plan& plan) {
   return Accountant(catalog, cost, plan).run();
+}
+
+int64_t largest_matrix_ns(const Catalog& catalog, const CostModel& cost, const Plan& plan) {
+  int64_t largest = 0;
+  for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
+    const Load own = cost.own(catalog.class_of(j), plan.owner[j]);
+    largest = std::max(largest, own.compute + own.in_receive + own.out_send);
+  }
+  return largest;
 }
 
 }  // namespace muster::plan

@@ -7,6 +7,8 @@
 
 namespace muster::plan {
 
+// Everything but largest_matrix_ns, which no search needs.
 PlanSummary account(const Catalog& catalog, const CostModel& cost, const Plan& plan);
+int64_t largest_matrix_ns(const Catalog& catalog, const CostModel& cost, const Plan& plan);
 
 }  // namespace muster::plan

@@ -1,9 +1,12 @@
 #include "plan/catalog.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <tuple>
 #include <unordered_map>
+
+#include <fmt/format.h>
 
 #include "muster/error.h"
 
@@ -26,6 +29,9 @@ void put(std::string& key, const std::vector<Block>& blocks) {
     put(key, block.norm_axis ? static_cast<int64_t>(*block.norm_axis) : 3);
   }
 }
+
+// Of work on flat layouts that are cut along dims too, where every rank has to be looked at for every matrix.
+constexpr int64_t kMaxPairs = int64_t{1} << 27;
 
 auto tie(const MatrixClass& c) {
   return std::make_tuple(c.matrix.rows, c.matrix.columns, c.matrix.normuon, c.matrix.norm_axis, c.holder_set,
@@ -83,7 +89,6 @@ class CatalogBuilder {
       c_.class_of_.insert(c_.class_of_.end(), classes.begin(), classes.end());
       c_.parameter_of_.insert(c_.parameter_of_.end(), classes.size(), static_cast<int32_t>(p));
     }
-    c_.shape_count_ = static_cast<int32_t>(shapes_.size());
   }
 
  private:
@@ -105,6 +110,7 @@ class CatalogBuilder {
     cut_at_.assign(parameter.shape.size(), {});
     sets_by_cuts_.clear();
     shards_.clear();
+    ranges_.clear();
     for (int32_t i = 0; i < kind.grid->count(); ++i) kind.classes.push_back(add_class(parameter, kind, i));
   }
 
@@ -141,21 +147,20 @@ class CatalogBuilder {
     const std::pair<int64_t, int64_t> range{box.begin[d], box.end[d]};
     const auto known = cut_at_[d].find(range);
     if (known != cut_at_[d].end()) return known->second;
-    Cut cut;
-    const auto& pieces = partition.pieces(d);
-    for (size_t piece = 0; piece < pieces.size(); ++piece) {
-      CutPiece mine{static_cast<int32_t>(piece), 0};
-      for (const layout::Interval& interval : pieces[piece]) {
-        const int64_t length = std::min(interval.end, range.second) - std::max(interval.begin, range.first);
-        mine.length += std::max(length, int64_t{0});
-      }
-      if (mine.length > 0) cut.push_back(mine);
+    std::map<int32_t, int64_t> length;  // by piece
+    const auto& intervals = partition.intervals(d);
+    auto at = std::partition_point(intervals.begin(), intervals.end(),
+                                   [&](const auto& part) { return part.interval.end <= range.first; });
+    for (; at != intervals.end() && at->interval.begin < range.second; ++at) {
+      length[at->piece] += std::min(at->interval.end, range.second) - std::max(at->interval.begin, range.first);
     }
-    const auto [at, fresh] = cuts_.emplace(std::move(cut), static_cast<int32_t>(cuts_.size()));
-    cut_at_[d].emplace(range, at->second);
+    Cut cut;
+    for (const auto& [piece, elements] : length) cut.push_back({piece, elements});
+    const auto [entry, fresh] = cuts_.emplace(std::move(cut), static_cast<int32_t>(cuts_.size()));
+    cut_at_[d].emplace(range, entry->second);
     if (fresh) cut_by_id_.resize(cuts_.size());
-    cut_by_id_[at->second] = &at->first;
-    return at->second;
+    cut_by_id_[entry->second] = &entry->first;
+    return entry->second;
   }
 
   // The product of the cuts of all dims.
@@ -181,17 +186,61 @@ class CatalogBuilder {
   }
 
   HolderSet holders_by_overlap(const Catalog::Kind& kind, const std::vector<layout::Run>& runs) {
-    if (shards_.empty()) {
-      for (int32_t p = 0; p < kind.partition.positions(); ++p) shards_.push_back(kind.partition.shard(p));
-    }
     HolderSet set;
     set.replicas = kind.partition.replicas();
-    for (int32_t p = 0; p < kind.partition.positions(); ++p) {
+    for (const int32_t p : positions_near(kind.partition, runs)) {
       Holder holder{kind.partition.rank(p), p, kind.partition.replica(p), 0};
-      for (const layout::Overlap& piece : layout::overlaps(shards_[p], runs)) holder.elements += piece.box.volume();
+      for (const layout::Overlap& piece : layout::overlaps(shard(kind.partition, p), runs))
+        holder.elements += piece.box.volume();
       if (holder.elements > 0) set.holders.push_back(holder);
     }
     return set;
+  }
+
+  const std::vector<layout::Run>& shard(const layout::Partition& partition, int32_t position) {
+    const auto [at, fresh] = shards_.try_emplace(position);
+    if (fresh) at->second = partition.shard(position);
+    return at->second;
+  }
+
+  // The positions that can hold some of these runs: those whose range meets theirs where only ranges are cut, else all.
+  std::vector<int32_t> positions_near(const layout::Partition& partition, const std::vector<layout::Run>& runs) {
+    if (ranges_.empty()) {
+      for (int32_t p = 0; p < partition.positions(); ++p) {
+        const layout::Interval range = partition.local_range(p);
+        if (range.size() > 0) ranges_.push_back({range, p});
+      }
+      std::stable_sort(ranges_.begin(), ranges_.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.interval.begin, a.piece) < std::pair(b.interval.begin, b.piece);
+      });
+    }
+    std::vector<int32_t> out;
+    if (!partition.is_only_flat()) {
+      for (const auto& range : ranges_) out.push_back(range.piece);
+    } else {
+      const layout::Index strides = layout::row_major_strides(partition.shape());
+      int64_t first = std::numeric_limits<int64_t>::max();
+      int64_t last = 0;
+      for (const layout::Run& run : runs) {
+        int64_t low = 0;
+        int64_t high = 0;
+        for (int d = 0; d < run.box.dims; ++d) {
+          low += run.box.begin[d] * strides[d];
+          high += (run.box.end[d] - 1) * strides[d];
+        }
+        first = std::min(first, low);
+        last = std::max(last, high);
+      }
+      auto at = std::partition_point(ranges_.begin(), ranges_.end(),
+                                     [&](const auto& range) { return range.interval.end <= first; });
+      for (; at != ranges_.end() && at->interval.begin <= last; ++at) out.push_back(at->piece);
+    }
+    pairs_ += static_cast<int64_t>(out.size());
+    if (pairs_ > kMaxPairs) {
+      throw InvalidArgument(
+          fmt::format("flat layouts: more than {} pairs of a matrix and a rank to look at", kMaxPairs));
+    }
+    return out;
   }
 
   int32_t intern(HolderSet set) {
@@ -224,7 +273,9 @@ class CatalogBuilder {
   std::vector<const Cut*> cut_by_id_;
   std::vector<std::map<std::pair<int64_t, int64_t>, int32_t>> cut_at_;
   std::map<std::vector<int32_t>, int32_t> sets_by_cuts_;
-  std::vector<std::vector<layout::Run>> shards_;
+  std::unordered_map<int32_t, std::vector<layout::Run>> shards_;  // by position
+  std::vector<layout::Partition::PieceInterval> ranges_;          // local ranges and their positions, ascending
+  int64_t pairs_ = 0;                                             // looked at so far, over all kinds
 };
 
 Catalog::Catalog(const Problem& problem) : problem_(problem) { CatalogBuilder(*this).build(); }

@@ -67,11 +67,10 @@ class Catalog {
   const HolderSet& holders_of(int32_t matrix) const { return holder_set(class_at(matrix)); }
   const HolderSet& holders_of_class(int32_t c) const { return holder_set(classes_[c]); }
   int32_t holder_set_count() const { return static_cast<int32_t>(holder_sets_.size()); }
-  const HolderSet& holder_set(int32_t index) const { return holder_sets_[index]; }
+  const HolderSet& holder_set_at(int32_t index) const { return holder_sets_[index]; }
 
-  // Which parameters are cut alike, matrices included; and which batches of matrices a model has.
+  // Equal for parameters that are cut alike, matrices included.
   int32_t kind_of(int32_t parameter) const { return kind_of_[parameter]; }
-  int32_t shape_count() const { return shape_count_; }
 
   const layout::Partition& partition(int32_t parameter) const { return kinds_[kind_of_[parameter]].partition; }
   const MatrixGrid& grid(int32_t parameter) const { return *kinds_[kind_of_[parameter]].grid; }
@@ -92,7 +91,6 @@ class Catalog {
   std::vector<int32_t> parameter_of_;
   std::vector<MatrixClass> classes_;
   std::vector<HolderSet> holder_sets_;
-  int32_t shape_count_ = 0;
 };
 
 // Equal for parameters whose elements lie alike and that are read as the same matrices.

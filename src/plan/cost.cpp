@@ -55,6 +55,7 @@ void validate(const CostTable& t) {
   };
   constexpr int64_t kMaxNs = 1'000'000'000;
   constexpr int64_t kMaxRate = 1'000'000'000'000;
+  constexpr int64_t kMinRate = 10;  // with it, times of the largest model stay within 64 bits
   if (t.rates.empty()) throw InvalidArgument(fmt::format("cost table '{}': no rates", t.device));
   int64_t before = 0;
   for (const CostTable::Rate& rate : t.rates) {
@@ -65,9 +66,9 @@ void validate(const CostTable& t) {
   in_range("batch_ns", t.batch_ns, 0, kMaxNs);
   in_range("exchange_ns", t.exchange_ns, 0, kMaxNs);
   in_range("message_ns", t.message_ns, 0, kMaxNs);
-  in_range("memory_mbps", t.memory_mbps, 1, kMaxRate);
-  in_range("intra_node_mbps", t.intra_node_mbps, 1, kMaxRate);
-  in_range("inter_node_mbps", t.inter_node_mbps, 1, kMaxRate);
+  in_range("memory_mbps", t.memory_mbps, kMinRate, kMaxRate);
+  in_range("intra_node_mbps", t.intra_node_mbps, kMinRate, kMaxRate);
+  in_range("inter_node_mbps", t.inter_node_mbps, kMinRate, kMaxRate);
   in_range("ranks_per_node", t.ranks_per_node, 1, 1 << 20);
   in_range("compute_bytes", t.compute_bytes, 1, 8);
   in_range("overlap_percent", t.overlap_percent, 0, 100);

@@ -49,19 +49,25 @@ CostModel::CostModel(const Catalog& catalog, const CostTable& table) : catalog_(
     normalize_ns_.push_back(c.matrix.normuon ? memory_ns(c.matrix.elements() * kNormalizeBytes) : 0);
   }
   for (int32_t s = 0; s < catalog.holder_set_count(); ++s) {
-    const HolderSet& set = catalog.holder_set(s);
-    std::map<int32_t, int64_t> by_node;
-    std::map<std::pair<int32_t, int32_t>, int64_t> by_replica_and_node;
-    for (const Holder& h : set.holders) {
-      by_node[node(h.rank)] += h.elements;
-      by_replica_and_node[{h.replica, node(h.rank)}] += h.elements;
-    }
-    near_.emplace_back();
-    for (const Holder& h : set.holders) {
-      near_.back().push_back({by_replica_and_node[{h.replica, node(h.rank)}], by_node[node(h.rank)]});
-    }
-    one_node_.push_back(by_node.size() <= 1);
+    const HolderSet& set = catalog.holder_set_at(s);
+    std::map<std::pair<int32_t, int32_t>, int64_t> shares;
+    for (const Holder& h : set.holders) shares[{node(h.rank), h.replica}] += h.elements;
+    nodes_.emplace_back();
+    for (const auto& [at, elements] : shares) nodes_.back().push_back({at.first, at.second, elements});
   }
+}
+
+CostModel::Near CostModel::near(int32_t holder_set, int32_t rank) const {
+  const std::vector<NodeShare>& shares = nodes_[holder_set];
+  const int32_t replica = catalog_.holder_set_at(holder_set).source_replica(rank);
+  Near out;
+  auto at = std::partition_point(shares.begin(), shares.end(),
+                                 [&](const NodeShare& share) { return share.node < node(rank); });
+  for (; at != shares.end() && at->node == node(rank); ++at) {
+    out.out += at->elements;
+    if (at->replica == replica) out.in += at->elements;
+  }
+  return out;
 }
 
 int64_t CostModel::elementwise_bytes(Algorithm algorithm) const {
@@ -78,14 +84,23 @@ int64_t CostModel::elementwise_bytes(Algorithm algorithm) const {
 Load CostModel::hold(int32_t index, const Holder& holder) const {
   const MatrixClass& c = catalog_.classes()[index];
   const HolderSet& set = catalog_.holder_set(c);
-  const bool near = one_node_[c.holder_set];
-  // Where each replica lies on one rank, an owner among them has all it needs.
-  const bool owner_has_all = static_cast<int32_t>(set.holders.size()) == set.replicas;
-  int64_t sent = holder.elements;
-  if (!c.all_replicas && set.replicas > 1) sent = owner_has_all ? 0 : holder.elements / set.replicas;
+  const Near close_by = near(c.holder_set, holder.rank);
+  const int64_t elements = c.matrix.elements();
+  // Bytes to or from the others who hold `all` of something, `close` of it on this node, the rank's own part included.
+  auto spread = [&](int64_t bytes, int64_t close, int64_t all) {
+    const int64_t others = all - holder.elements;
+    if (others == 0) return link_ns(bytes, node(catalog_.problem().ranks - 1) == 0);
+    const int64_t close_bytes = mul_div(bytes, close - holder.elements, others);
+    return link_ns(close_bytes, true) + link_ns(bytes - close_bytes, false);
+  };
   Load load;
-  load.in_send = link_ns(sent * c.in_bytes, near);
-  load.out_receive = link_ns(holder.elements * c.out_bytes, near);
+  if (c.all_replicas) {
+    load.in_send = spread(holder.elements * c.in_bytes, close_by.out, elements * set.replicas);
+  } else if (set.replicas == 1 || holder.elements < elements) {
+    // A whole replica sends nothing in: an owner among its like has all it needs.
+    load.in_send = spread(holder.elements / set.replicas * c.in_bytes, close_by.in, elements);
+  }
+  load.out_receive = spread(holder.elements * c.out_bytes, close_by.out, elements * set.replicas);
   // Momentum lives with the replica that sends, or with the owner where all replicas do.
   if (!c.all_replicas) load.compute += memory_ns(holder.elements / set.replicas * kMomentumBytes);
   if (!c.weights_back) load.compute += memory_ns(holder.elements * kApplyBytes);
@@ -98,18 +113,16 @@ Load CostModel::own(int32_t index, int32_t rank) const {
   const Holder* holder = set.find(rank);
   const int64_t elements = c.matrix.elements();
   const int64_t held = holder != nullptr ? holder->elements : 0;
-  const bool one_node = one_node_[c.holder_set] && node(rank) == node(set.holders[0].rank);
-  Near near = one_node ? Near{elements, elements * set.replicas} : Near{};
-  if (holder != nullptr) near = near_[c.holder_set][holder - set.holders.data()];
+  const Near close_by = near(c.holder_set, rank);
   const int64_t in_total = c.all_replicas ? elements * set.replicas : elements;
-  const int64_t in_near = c.all_replicas ? near.out : near.in;
+  const int64_t in_near = c.all_replicas ? close_by.out : close_by.in;
 
   Load load;
   load.compute = orthogonalize_ns_[index] + normalize_ns_[index];
   load.compute += owner_elementwise_ns(c);
   load.in_receive = link_ns((in_near - held) * c.in_bytes, true) + link_ns((in_total - in_near) * c.in_bytes, false);
-  load.out_send = link_ns((near.out - held) * c.out_bytes, true) +
-                  link_ns((elements * set.replicas - near.out) * c.out_bytes, false);
+  load.out_send = link_ns((close_by.out - held) * c.out_bytes, true) +
+                  link_ns((elements * set.replicas - close_by.out) * c.out_bytes, false);
   if (holder != nullptr) {
     const Load spared = hold(index, *holder);
     load.in_send = -spared.in_send;

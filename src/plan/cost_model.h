@@ -26,7 +26,10 @@ struct Load {
   int64_t out_send = 0;
   int64_t out_receive = 0;
 
-  int64_t total() const { return compute + start + std::max(in_send, in_receive) + std::max(out_send, out_receive); }
+  // `exchange_percent` weighs the exchanges against the rest.
+  int64_t total(int64_t exchange_percent = 100) const {
+    return compute + start + (std::max(in_send, in_receive) + std::max(out_send, out_receive)) * exchange_percent / 100;
+  }
   Load& operator+=(const Load& other);
   Load& operator-=(const Load& other);
   Load operator*(int64_t n) const;
@@ -47,7 +50,8 @@ class CostModel {
   }
   int64_t elementwise_bytes(Algorithm algorithm) const;
 
-  // What a rank pays for a matrix it holds part of, wherever its owner is (replicas share what only one of them does).
+  // What a rank pays for a matrix it holds part of, as if its owner were any other holder (replicas share what only one
+  // of them does); what a single holder pays if the matrix leaves it. `holder` is an element of the class's holder set.
   Load hold(int32_t c, const Holder& holder) const;
   // What an owner pays beyond that; for a holder, less what it need not send and receive.
   Load own(int32_t c, int32_t rank) const;
@@ -64,17 +68,23 @@ class CostModel {
   static int64_t transfer_ns(int64_t bytes, int64_t mbps) {
     return bytes / mbps * 1000 + bytes % mbps * 1000 / mbps;  // in this order nothing overflows
   }
-  struct Near {
-    int64_t in = 0;   // elements of the holder's replica on its node
-    int64_t out = 0;  // elements of all replicas on its node
+  // What a node holds of one replica of a matrix.
+  struct NodeShare {
+    int32_t node = 0;
+    int32_t replica = 0;
+    int64_t elements = 0;
   };
+  struct Near {
+    int64_t in = 0;   // elements of the replica that sends, on a rank's node
+    int64_t out = 0;  // elements of all replicas there
+  };
+  Near near(int32_t holder_set, int32_t rank) const;
 
   const Catalog& catalog_;
   const CostTable& table_;
   std::vector<int64_t> orthogonalize_ns_;
   std::vector<int64_t> normalize_ns_;
-  std::vector<std::vector<Near>> near_;  // a holder set, a holder
-  std::vector<char> one_node_;           // a holder set
+  std::vector<std::vector<NodeShare>> nodes_;  // a holder set; ascending
 };
 
 }  // namespace muster::plan

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "plan/cost_model.h"
 #include "plan/shares.h"
 
 namespace muster::plan {

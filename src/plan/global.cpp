@@ -1,6 +1,7 @@
 // The global strategy: owners over the whole model, then as many waves as time and memory ask for.
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -16,6 +17,11 @@ namespace muster::plan {
 
 namespace {
 
+// How heavily exchanges may weigh in the balance: how far they overlap with computation is known only once waves are
+// cut. The first is what it is by default; another must be at least 1 / kClearlyFaster faster.
+constexpr int64_t kExchangePercents[] = {100, 0, 50, 200, 500};
+constexpr int64_t kClearlyFaster = 50;
+
 // Wave counts that are tried, until kPatience in a row that meet the scratch cap bring nothing.
 constexpr int32_t kWaveCounts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024};
 constexpr int32_t kPatience = 3;
@@ -24,63 +30,125 @@ constexpr int64_t kMiB = 1 << 20;
 
 int64_t mib(int64_t bytes) { return (bytes + kMiB - 1) / kMiB; }
 
-void check_largest_fits(const Catalog& catalog, const CostModel& cost, int64_t cap) {
-  for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
-    const int64_t bytes = cost.workspace_bytes(catalog.class_at(j).matrix);
-    if (bytes <= cap) continue;
-    throw InvalidArgument(fmt::format("scratch cap of {} MiB is below the {} MiB that a {}x{} matrix of '{}' takes",
-                                      cap / kMiB, mib(bytes), catalog.rows(j), catalog.columns(j),
-                                      catalog.problem().parameters[catalog.parameter_of(j)].name));
+class Search {
+ public:
+  Search(const Catalog& catalog, const CostModel& cost, const PlanOptions& options)
+      : catalog_(catalog), cost_(cost), options_(options) {}
+
+  Plan run() {
+    check_largest_fits();
+    const Plan owned = with_owners(best_owners());
+    const std::vector<int32_t> counts =
+        options_.waves > 0 ? std::vector{options_.waves} : std::vector(std::begin(kWaveCounts), std::end(kWaveCounts));
+    std::optional<Found> best;
+    for (const WaveCut cut : {WaveCut::kByTime, WaveCut::kByCompute, WaveCut::kByShape, WaveCut::kInTurn}) {
+      std::optional<Found> found = best_waves(owned, cut, counts);
+      if (found && (!best || found->ns < best->ns)) best = std::move(found);
+    }
+    // The peers' rounds without their padding: rarely faster, and then by a few percent.
+    if (options_.waves == 0) {
+      for (const Plan& peer : {build_chunked(catalog_), build_megabatch(catalog_), build_layerwise(catalog_)}) {
+        Plan ragged = with_owners(peer.owner);
+        ragged.wave = peer.wave;
+        keep_faster(std::move(ragged), best);
+      }
+    }
+    if (!best) refuse();
+    return std::move(best->plan);
   }
-}
+
+ private:
+  struct Found {
+    Plan plan;
+    int64_t ns;  // predicted
+  };
+
+  void check_largest_fits() const {
+    const int64_t cap = options_.scratch_bytes;
+    for (int32_t j = 0; j < catalog_.matrix_count() && cap > 0; ++j) {
+      const int64_t bytes = cost_.workspace_bytes(catalog_.class_at(j).matrix);
+      if (bytes <= cap) continue;
+      throw InvalidArgument(fmt::format("scratch cap of {} MiB is below the {} MiB that a {}x{} matrix of '{}' takes",
+                                        cap / kMiB, mib(bytes), catalog_.rows(j), catalog_.columns(j),
+                                        catalog_.problem().parameters[catalog_.parameter_of(j)].name));
+    }
+  }
+
+  [[noreturn]] void refuse() const {
+    throw InvalidArgument(
+        fmt::format("scratch cap of {} MiB: {} would take at least {} MiB", options_.scratch_bytes / kMiB,
+                    options_.waves > 0 ? fmt::format("{} waves", options_.waves) : "any plan", mib(least_scratch_)));
+  }
+
+  Plan with_owners(std::vector<int32_t> owner) const {
+    Plan plan;
+    plan.strategy = Strategy::kGlobal;
+    plan.owner = std::move(owner);
+    const Ledger ledger = replay(catalog_, cost_, plan.owner);
+    std::vector<int64_t> totals;
+    for (int32_t r = 0; r < catalog_.problem().ranks; ++r) totals.push_back(ledger.total(r));
+    share_elements(catalog_, cost_, totals, plan);
+    return plan;
+  }
+
+  // Owners for every weight of the exchanges; the first unless another is clearly faster at a few wave counts.
+  std::vector<int32_t> best_owners() {
+    std::vector<std::vector<int32_t>> candidates;
+    for (const int64_t percent : kExchangePercents) candidates.push_back(assign_owners(catalog_, cost_, percent));
+    const std::vector<int32_t> counts = options_.waves > 0 ? std::vector{options_.waves} : std::vector{1, 2, 4, 8};
+    size_t best = 0;
+    int64_t best_ns = 0;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      const auto end = candidates.begin() + static_cast<std::ptrdiff_t>(i);
+      if (std::find(candidates.begin(), end, candidates[i]) != end) continue;
+      const std::optional<Found> found = best_waves(with_owners(candidates[i]), WaveCut::kByTime, counts);
+      if (!found || (best_ns > 0 && found->ns >= best_ns - best_ns / kClearlyFaster)) continue;
+      best = i;
+      best_ns = found->ns;
+    }
+    return std::move(candidates[best]);
+  }
+
+  // The fastest cut into waves that keeps the scratch cap, if any does.
+  std::optional<Found> best_waves(const Plan& owned, WaveCut cut, const std::vector<int32_t>& counts) {
+    const WaveOrder order(catalog_, cost_, owned.owner, cut);
+    std::optional<Found> best;
+    int32_t fruitless = 0;
+    for (const int32_t count : counts) {
+      Plan plan = owned;
+      plan.wave = order.waves(count);
+      const Outcome outcome = keep_faster(std::move(plan), best);
+      if (outcome == Outcome::kKept) fruitless = 0;
+      if (outcome == Outcome::kSlower && ++fruitless == kPatience) break;
+    }
+    return best;
+  }
+
+  enum class Outcome { kKept, kSlower, kDoesNotFit };
+
+  // Puts a plan whose waves are assigned in place of the best so far, if it keeps the scratch cap and is faster.
+  Outcome keep_faster(Plan plan, std::optional<Found>& best) {
+    const auto last = std::max_element(plan.wave.begin(), plan.wave.end());
+    plan.waves.assign(last == plan.wave.end() ? 1 : *last + 1, {});
+    const PlanSummary summary = account(catalog_, cost_, plan);
+    if (least_scratch_ == 0) least_scratch_ = summary.scratch_bytes_max;
+    least_scratch_ = std::min(least_scratch_, summary.scratch_bytes_max);
+    if (options_.scratch_bytes > 0 && summary.scratch_bytes_max > options_.scratch_bytes) return Outcome::kDoesNotFit;
+    if (best && summary.predicted_ns >= best->ns) return Outcome::kSlower;
+    best = Found{std::move(plan), summary.predicted_ns};
+    return Outcome::kKept;
+  }
+
+  const Catalog& catalog_;
+  const CostModel& cost_;
+  const PlanOptions& options_;
+  int64_t least_scratch_ = 0;
+};
 
 }  // namespace
 
 Plan build_global(const Catalog& catalog, const CostModel& cost, const PlanOptions& options) {
-  const int64_t cap = options.scratch_bytes;
-  if (cap > 0) check_largest_fits(catalog, cost, cap);
-
-  Plan plan;
-  plan.strategy = Strategy::kGlobal;
-  plan.owner = assign_owners(catalog, cost);
-  const Ledger ledger = replay(catalog, cost, plan.owner);
-  std::vector<int64_t> totals;
-  for (int32_t r = 0; r < catalog.problem().ranks; ++r) totals.push_back(ledger.total(r));
-  share_elements(catalog, cost, totals, plan);
-
-  auto with_waves = [&](int32_t count) {
-    Plan candidate = plan;
-    candidate.wave = assign_waves(catalog, cost, plan.owner, count);
-    const auto last = std::max_element(candidate.wave.begin(), candidate.wave.end());
-    candidate.waves.resize(last == candidate.wave.end() ? 1 : *last + 1);
-    return candidate;
-  };
-  std::vector<int32_t> counts(std::begin(kWaveCounts), std::end(kWaveCounts));
-  if (options.waves > 0) counts = {options.waves};
-  std::optional<Plan> best;
-  int64_t best_ns = 0;
-  int32_t fruitless = 0;
-  int64_t least_scratch = 0;
-  for (const int32_t count : counts) {
-    Plan candidate = with_waves(count);
-    const PlanSummary summary = account(catalog, cost, candidate);
-    if (least_scratch == 0 || summary.scratch_bytes_max < least_scratch) least_scratch = summary.scratch_bytes_max;
-    if (cap > 0 && summary.scratch_bytes_max > cap) continue;
-    if (best && summary.predicted_ns >= best_ns) {
-      if (++fruitless == kPatience) break;
-      continue;
-    }
-    fruitless = 0;
-    best_ns = summary.predicted_ns;
-    best = std::move(candidate);
-  }
-  if (!best) {
-    throw InvalidArgument(
-        fmt::format("scratch cap of {} MiB: {} would take {} MiB", cap / kMiB,
-                    options.waves > 0 ? fmt::format("{} waves", options.waves) : std::string("every number of waves"),
-                    mib(least_scratch)));
-  }
-  return std::move(*best);
+  return Search(catalog, cost, options).run();
 }
 
 }  // namespace muster::plan

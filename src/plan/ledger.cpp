@@ -8,8 +8,8 @@ uint64_t key_of(int32_t rank, int32_t id) { return static_cast<uint64_t>(rank) <
 
 }  // namespace
 
-Ledger::Ledger(const Catalog& catalog, const CostModel& cost)
-    : catalog_(catalog), cost_(cost), loads_(catalog.problem().ranks) {
+Ledger::Ledger(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent)
+    : catalog_(catalog), cost_(cost), percent_(exchange_percent), loads_(catalog.problem().ranks) {
   std::vector<int64_t> count(catalog.classes().size());
   for (int32_t j = 0; j < catalog.matrix_count(); ++j) ++count[catalog.class_of(j)];
   for (int32_t c = 0; c < static_cast<int32_t>(count.size()); ++c) {
@@ -19,7 +19,7 @@ Ledger::Ledger(const Catalog& catalog, const CostModel& cost)
   }
   const std::vector<int64_t> elementwise = cost.held_elementwise_ns();
   for (size_t r = 0; r < loads_.size(); ++r) loads_[r].compute += elementwise[r];
-  for (const Load& load : loads_) sum_ += load.total();
+  for (const Load& load : loads_) sum_ += load.total(percent_);
 }
 
 int32_t Ledger::count(const std::unordered_map<uint64_t, int32_t>& counts, int32_t rank, int32_t key) const {
@@ -46,9 +46,9 @@ Load Ledger::owning(int32_t rank, int32_t c, int32_t owned) const {
 }
 
 void Ledger::change(int32_t rank, const Load& load) {
-  sum_ -= loads_[rank].total();
+  sum_ -= loads_[rank].total(percent_);
   loads_[rank] += load;
-  sum_ += loads_[rank].total();
+  sum_ += loads_[rank].total(percent_);
 }
 
 void Ledger::add(int32_t rank, int32_t c) {
@@ -65,26 +65,20 @@ void Ledger::remove(int32_t rank, int32_t c) {
   --peers_[key_of(rank, catalog_.holder_set(matrices).peers)];
 }
 
-void Ledger::add_compute(int32_t rank, int64_t ns) {
-  Load load;
-  load.compute = ns;
-  change(rank, load);
-}
-
 int64_t Ledger::total_with(int32_t rank, int32_t c) const {
   Load load = loads_[rank];
-  return (load += owning(rank, c, 0)).total();
+  return (load += owning(rank, c, 0)).total(percent_);
 }
 
 int64_t Ledger::total_without(int32_t rank, int32_t c) const {
   Load load = loads_[rank];
-  return (load -= owning(rank, c, 1)).total();
+  return (load -= owning(rank, c, 1)).total(percent_);
 }
 
 int64_t Ledger::total_swapped(int32_t rank, int32_t gives, int32_t takes) const {
   Load load = loads_[rank];
   load -= owning(rank, gives, 1);
-  return (load += owning(rank, takes, 0)).total();
+  return (load += owning(rank, takes, 0)).total(percent_);
 }
 
 Ledger replay(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner) {

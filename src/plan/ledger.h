@@ -12,15 +12,15 @@ namespace muster::plan {
 
 class Ledger {
  public:
-  Ledger(const Catalog& catalog, const CostModel& cost);  // holders pay for what they hold; nothing is owned
+  // Holders pay for what they hold; nothing is owned. Exchanges weigh `exchange_percent`.
+  Ledger(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent = 100);
 
-  int64_t total(int32_t rank) const { return loads_[rank].total(); }
+  int64_t total(int32_t rank) const { return loads_[rank].total(percent_); }
   int64_t sum() const { return sum_; }
 
   // Change which matrices a rank owns, by class.
   void add(int32_t rank, int32_t c);
   void remove(int32_t rank, int32_t c);
-  void add_compute(int32_t rank, int64_t ns);
 
   // A rank's total after such a change.
   int64_t total_with(int32_t rank, int32_t c) const;
@@ -38,6 +38,7 @@ class Ledger {
 
   const Catalog& catalog_;
   const CostModel& cost_;
+  const int64_t percent_;
   std::vector<Load> loads_;
   std::unordered_map<uint64_t, int32_t> shapes_;  // matrices owned, by rank and shape
   std::unordered_map<uint64_t, int32_t> peers_;   // by rank and the ranks they come from

@@ -4,11 +4,26 @@
 
 #include <fmt/format.h>
 
+#include "layout/list_text.h"
 #include "muster/error.h"
 
 namespace muster::plan {
 
+using layout::list_text;
+
 namespace {
+
+// Runs of one parameter whose matrices are column blocks of a view: each of their rows is a flat range.
+constexpr int64_t kMaxRowRuns = int64_t{1} << 20;
+
+// Shapes of valid parameters do not overflow; views may.
+bool same_elements(const Shape& view, const Shape& shape) {
+  int64_t n = 1;
+  for (const int64_t dim : view) {
+    if (__builtin_mul_overflow(n, dim, &n)) return false;
+  }
+  return n == element_count(shape);
+}
 
 std::vector<int64_t> sizes(const std::vector<Block>& blocks) {
   std::vector<int64_t> out;
@@ -28,8 +43,8 @@ void check_blocks(const std::string& name, const char* what, const std::vector<B
     sum += block.size;
   }
   if (!blocks.empty() && sum != extent) {
-    throw InvalidArgument(fmt::format("parameter '{}': {} blocks [{}] do not sum to {}", name, what,
-                                      fmt::join(sizes(blocks), ","), extent));
+    throw InvalidArgument(
+        fmt::format("parameter '{}': {} blocks {} do not sum to {}", name, what, list_text(sizes(blocks)), extent));
   }
 }
 
@@ -43,19 +58,18 @@ MatrixGrid::MatrixGrid(const Parameter& parameter)
   const MatrixSpec& spec = parameter.matrices;
   for (const int64_t dim : view_) {
     if (dim < 1) {
-      throw InvalidArgument(
-          fmt::format("parameter '{}': view [{}] has dim {}", parameter.name, fmt::join(view_, ","), dim));
+      throw InvalidArgument(fmt::format("parameter '{}': view {} has dim {}", parameter.name, list_text(view_), dim));
     }
   }
-  if (element_count(view_) != element_count(shape_)) {
-    throw InvalidArgument(fmt::format("parameter '{}': view [{}] does not have the elements of shape [{}]",
-                                      parameter.name, fmt::join(view_, ","), fmt::join(shape_, ",")));
+  if (view_.size() > kMaxDims || !same_elements(view_, shape_)) {
+    throw InvalidArgument(fmt::format("parameter '{}': view {} does not have the elements of shape {}", parameter.name,
+                                      list_text(view_), list_text(shape_)));
   }
   if (spec.flatten && view_.size() > 2) view_ = {view_[0], element_count({view_.begin() + 1, view_.end()})};
   if (view_.size() < 2) {
     throw InvalidArgument(
-        fmt::format("parameter '{}': shape [{}] has no matrix; use adamw or lion for it, or give it a view",
-                    parameter.name, fmt::join(shape_, ",")));
+        fmt::format("parameter '{}': shape {} has no matrix; use adamw or lion for it, or give it a view",
+                    parameter.name, list_text(shape_)));
   }
   reshaped_ = view_ != shape_;
 
@@ -81,6 +95,12 @@ MatrixGrid::MatrixGrid(const Parameter& parameter)
     throw InvalidArgument(fmt::format("parameter '{}': {} matrices are more than 2^31 - 1", parameter.name, count));
   }
   count_ = static_cast<int32_t>(count);
+  if (reshaped_ && columns_.size() > 1 && count > kMaxRowRuns / rows) {
+    throw InvalidArgument(
+        fmt::format("parameter '{}': column blocks of a view take a run a row, and {} x {} rows are "
+                    "more than {}",
+                    parameter.name, count, rows, kMaxRowRuns));
+  }
 }
 
 MatrixGrid::Place MatrixGrid::place(int32_t index) const {

@@ -23,8 +23,8 @@ constexpr size_t kFewHolders = 64;
 
 class Assignment {
  public:
-  Assignment(const Catalog& catalog, const CostModel& cost)
-      : catalog_(catalog), cost_(cost), ledger_(catalog, cost), owner_(catalog.matrix_count(), -1) {}
+  Assignment(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent)
+      : catalog_(catalog), cost_(cost), ledger_(catalog, cost, exchange_percent), owner_(catalog.matrix_count(), -1) {}
 
   std::vector<int32_t> run() {
     longest_first();
@@ -199,8 +199,8 @@ class Assignment {
 
 }  // namespace
 
-std::vector<int32_t> assign_owners(const Catalog& catalog, const CostModel& cost) {
-  return Assignment(catalog, cost).run();
+std::vector<int32_t> assign_owners(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent) {
+  return Assignment(catalog, cost, exchange_percent).run();
 }
 
 }  // namespace muster::plan

@@ -9,9 +9,10 @@
 
 namespace muster::plan {
 
-// An owner for every matrix. Longest first to the least loaded of the ranks that hold it, then moves and swaps around
-// the slowest rank. A matrix leaves its holders only where that relieves a rank well above the mean.
+// An owner for every matrix. Longest first to the least loaded of the ranks that hold it whole, or where nobody does,
+// of those that hold some of it; then moves and swaps around the slowest rank. A matrix leaves its holders only where
+// that relieves a rank well above the mean. `exchange_percent` weighs bytes and messages against computation.
 // Deterministic: ties go to the lower class, the lower rank, the lower matrix.
-std::vector<int32_t> assign_owners(const Catalog& catalog, const CostModel& cost);
+std::vector<int32_t> assign_owners(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent);
 
 }  // namespace muster::plan

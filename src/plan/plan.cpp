@@ -43,6 +43,30 @@ Plan build(const plan::Catalog& catalog, const plan::CostModel& cost, const Plan
   throw Internal("unknown strategy");
 }
 
+// A plan and the problem it was made for.
+void check_fits(const plan::Catalog& catalog, const Plan& plan) {
+  const auto matrices = static_cast<size_t>(catalog.matrix_count());
+  bool fits = plan.owner.size() == matrices && plan.wave.size() == matrices && !plan.waves.empty();
+  const auto waves = static_cast<int32_t>(plan.waves.size());
+  for (size_t j = 0; fits && j < matrices; ++j) {
+    fits = plan.owner[j] >= 0 && plan.owner[j] < catalog.problem().ranks && plan.wave[j] >= 0 && plan.wave[j] < waves;
+  }
+  for (const Wave& wave : plan.waves) {
+    for (const ZeroMatrix& zero : wave.zeros) fits = fits && zero.like >= 0 && zero.like < catalog.matrix_count();
+  }
+  const auto parameters = static_cast<int32_t>(catalog.problem().parameters.size());
+  for (const std::vector<int32_t>& family : plan.families) {
+    for (const int32_t p : family) fits = fits && p >= 0 && p < parameters;
+  }
+  for (const ElementShare& share : plan.shares) {
+    for (const int32_t rank : share.ranks) fits = fits && rank >= 0 && rank < catalog.problem().ranks;
+  }
+  if (!fits) {
+    throw InvalidArgument(fmt::format("a plan of {} matrices is not one for model '{}' of {}", plan.owner.size(),
+                                      catalog.problem().model, matrices));
+  }
+}
+
 double ratio(int64_t a, int64_t b) { return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1.0; }
 
 }  // namespace
@@ -58,10 +82,9 @@ Strategy parse_strategy(std::string_view text) {
   for (const auto& [value, known] : kNames) {
     if (known == text) return value;
   }
-  throw InvalidArgument(
-      fmt::format("strategy '{}' is none of global, per_matrix, chunked, grouped, megabatch, routed, "
-                  "layerwise",
-                  text));
+  std::string all;
+  for (const auto& [value, known] : kNames) all += (all.empty() ? "" : ", ") + std::string(known);
+  throw InvalidArgument(fmt::format("strategy '{}' is none of {}", text, all));
 }
 
 const std::vector<Strategy>& all_strategies() {
@@ -94,10 +117,14 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
 }
 
 PlanSummary summarize(const Problem& problem, const Plan& plan, const CostTable& table) {
+  validate(problem);
   validate(table);
   const plan::Catalog catalog(problem);
+  check_fits(catalog, plan);
   const plan::CostModel cost(catalog, table);
-  return plan::account(catalog, cost, plan);
+  PlanSummary summary = plan::account(catalog, cost, plan);
+  summary.largest_matrix_ns = plan::largest_matrix_ns(catalog, cost, plan);
+  return summary;
 }
 
 double PlanSummary::imbalance() const { return ratio(slowest_ns, mean_ns); }

@@ -1,10 +1,12 @@
 #include "muster/problem.h"
 
 #include <cmath>
+#include <unordered_map>
 #include <unordered_set>
 
 #include <fmt/format.h>
 
+#include "layout/list_text.h"
 #include "layout/partition.h"
 #include "muster/error.h"
 #include "plan/catalog.h"
@@ -17,9 +19,13 @@ int64_t byte_size(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }
 namespace {
 
 constexpr int32_t kMaxRanks = 1 << 20;
-// Of a whole model, and of all its replicas together: sums of bytes and nanoseconds then stay within 64 bits.
+// Elements of a model, and of all its replicas together. With the least rates of a cost table, sums of bytes and of
+// nanoseconds then stay within 64 bits.
 constexpr int64_t kMaxElements = int64_t{1} << 48;
-constexpr int64_t kMaxReplicated = int64_t{1} << 58;
+constexpr int64_t kMaxReplicated = int64_t{1} << 50;
+// What a plan is proportional to: matrices, and the ranks of every kind of parameter.
+constexpr int64_t kMaxMatrices = int64_t{1} << 22;
+constexpr int64_t kMaxPositions = int64_t{1} << 28;
 
 void validate(const Mesh& mesh, int32_t ranks) {
   std::unordered_set<std::string> names;
@@ -69,7 +75,7 @@ void validate(const Problem& problem) {
     for (const int64_t dim : p.shape) {
       if (dim < 1) {
         throw InvalidArgument(
-            fmt::format("parameter '{}': shape [{}] has dim {}", p.name, fmt::join(p.shape, ","), dim));
+            fmt::format("parameter '{}': shape {} has dim {}", p.name, layout::list_text(p.shape), dim));
       }
     }
     int64_t count = 1;
@@ -94,22 +100,34 @@ void validate(const Problem& problem) {
     }
     if (is_matrix_algorithm(p.algorithm)) {
       matrices += plan::MatrixGrid(p).count();
-      if (matrices > (int64_t{1} << 30)) {
-        throw InvalidArgument(fmt::format("parameter '{}' brings the model past 2^30 matrices", p.name));
+      if (matrices > kMaxMatrices) {
+        throw InvalidArgument(fmt::format("parameter '{}' brings the model past {} matrices", p.name, kMaxMatrices));
       }
     }
-  }
-  if (elements > kMaxReplicated / problem.ranks) {
-    throw InvalidArgument(fmt::format("{} elements on {} ranks are more than 2^58", elements, problem.ranks));
   }
   for (const int64_t size : problem.group_sizes) {
     if (size < 1) throw InvalidArgument(fmt::format("groups: size {}", size));
   }
   // Layouts repeat from layer to layer; each kind is checked once.
-  std::unordered_set<std::string> kinds;
+  std::unordered_map<std::string, int32_t> replicas_of;
+  int64_t replicated = 0;
+  int64_t positions = 0;
   for (const Parameter& p : problem.parameters) {
-    if (kinds.insert(plan::kind_key(p)).second) {
-      layout::Partition(problem.meshes[p.layout.mesh], p.layout, p.shape, p.name);
+    const auto [kind, fresh] = replicas_of.emplace(plan::kind_key(p), 0);
+    if (fresh) {
+      const layout::Partition partition(problem.meshes[p.layout.mesh], p.layout, p.shape, p.name);
+      kind->second = partition.replicas();
+      positions += partition.positions();
+    }
+    int64_t copies = 0;
+    if (__builtin_mul_overflow(element_count(p.shape), int64_t{kind->second}, &copies) ||
+        (replicated += copies) > kMaxReplicated) {
+      throw InvalidArgument(
+          fmt::format("parameter '{}' on {} replicas brings the model past 2^50 elements", p.name, kind->second));
+    }
+    if (positions > kMaxPositions) {
+      throw InvalidArgument(fmt::format("parameter '{}' is one of {} kinds on {} ranks: more than can be planned",
+                                        p.name, replicas_of.size(), problem.ranks));
     }
   }
 }

@@ -25,31 +25,39 @@ auto family_key(const Parameter& p) {
   return std::tuple(p.layout.mesh, replicated, p.dtype, p.grad_dtype, p.algorithm);
 }
 
-// What updating kCostUnit elements costs a rank, traffic with the other replicas included.
-int64_t unit_ns(const Problem& problem, const CostModel& cost, const std::vector<int32_t>& family,
-                const std::vector<int32_t>& ranks) {
+// What updating kCostUnit elements costs each rank of a share, traffic with the other replicas included.
+std::vector<int64_t> unit_ns(const Problem& problem, const CostModel& cost, const std::vector<int32_t>& family,
+                             const std::vector<int32_t>& ranks) {
   const int64_t bytes = cost.elementwise_bytes(problem.parameters[family[0]].algorithm);
-  const int64_t wire = share_in_bytes(problem, family) + share_out_bytes(problem, family);
-  const bool one_node =
-      std::all_of(ranks.begin(), ranks.end(), [&](int32_t rank) { return cost.node(rank) == cost.node(ranks[0]); });
-  const auto others = static_cast<int64_t>(ranks.size()) - 1;
-  return 1 + cost.memory_ns(kCostUnit * bytes) + cost.link_ns(kCostUnit * wire * others, one_node);
+  const int64_t wire = kCostUnit * (share_in_bytes(problem, family) + share_out_bytes(problem, family));
+  std::map<int32_t, int64_t> on_node;
+  for (const int32_t rank : ranks) ++on_node[cost.node(rank)];
+  std::vector<int64_t> units;
+  for (const int32_t rank : ranks) {
+    const int64_t near = on_node[cost.node(rank)];
+    const int64_t far = static_cast<int64_t>(ranks.size()) - near;
+    units.push_back(1 + cost.memory_ns(kCostUnit * bytes) + cost.link_ns(wire * (near - 1), true) +
+                    cost.link_ns(wire * far, false));
+  }
+  return units;
 }
 
 // Raises every rank to one level, as far as it may go, until all elements have found a place.
-std::vector<int64_t> fill(const std::vector<int64_t>& loads, int64_t elements, int64_t unit) {
+std::vector<int64_t> fill(const std::vector<int64_t>& loads, const std::vector<int64_t>& units, int64_t elements) {
   const auto n = static_cast<int64_t>(loads.size());
   const int64_t most = (elements + n - 1) / n * kMostShares;
-  auto room = [&](int64_t load, int64_t level) {
-    return level <= load ? 0 : static_cast<int64_t>(std::min<Wide>(most, Wide{level - load} * kCostUnit / unit));
+  auto room = [&](size_t i, int64_t level) {
+    if (level <= loads[i]) return int64_t{0};
+    return static_cast<int64_t>(std::min<Wide>(most, Wide{level - loads[i]} * kCostUnit / units[i]));
   };
   auto placed = [&](int64_t level) {
     Wide sum = 0;
-    for (const int64_t load : loads) sum += room(load, level);
+    for (size_t i = 0; i < loads.size(); ++i) sum += room(i, level);
     return sum;
   };
+  const int64_t dearest = *std::max_element(units.begin(), units.end());
   int64_t low = *std::min_element(loads.begin(), loads.end());
-  int64_t high = *std::max_element(loads.begin(), loads.end()) + mul_div(elements, unit, kCostUnit) + unit + 1;
+  int64_t high = *std::max_element(loads.begin(), loads.end()) + mul_div(elements, dearest, kCostUnit) + dearest + 1;
   while (low < high) {
     const int64_t level = low + (high - low) / 2;
     if (placed(level) >= elements) {
@@ -60,8 +68,8 @@ std::vector<int64_t> fill(const std::vector<int64_t>& loads, int64_t elements, i
   }
   std::vector<int64_t> cuts{0};
   int64_t sum = 0;
-  for (const int64_t load : loads) {
-    sum = std::min(elements, sum + room(load, low));
+  for (size_t i = 0; i < loads.size(); ++i) {
+    sum = std::min(elements, sum + room(i, low));
     cuts.push_back(std::min(elements, (sum + kGrain - 1) / kGrain * kGrain));
   }
   return cuts;
@@ -79,9 +87,9 @@ int64_t share_out_bytes(const Problem& problem, const std::vector<int32_t>& fami
 
 void add_share_ns(const Problem& problem, const CostModel& cost, const std::vector<int32_t>& family,
                   const ElementShare& share, std::vector<int64_t>& totals) {
-  const int64_t unit = unit_ns(problem, cost, family, share.ranks);
+  const std::vector<int64_t> units = unit_ns(problem, cost, family, share.ranks);
   for (size_t i = 0; i < share.ranks.size(); ++i) {
-    totals[share.ranks[i]] += mul_div(share.cuts[i + 1] - share.cuts[i], unit, kCostUnit);
+    totals[share.ranks[i]] += mul_div(share.cuts[i + 1] - share.cuts[i], units[i], kCostUnit);
   }
 }
 
@@ -121,7 +129,7 @@ void share_elements(const Catalog& catalog, const CostModel& cost, std::vector<i
         share.ranks.push_back(first.rank(position));
         loads.push_back(totals[share.ranks.back()]);
       }
-      share.cuts = fill(loads, elements, unit_ns(problem, cost, members, share.ranks));
+      share.cuts = fill(loads, unit_ns(problem, cost, members, share.ranks), elements);
       add_share_ns(problem, cost, members, share, totals);
       plan.shares.push_back(std::move(share));
     }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "muster/error.h"
+#include "plan/wide.h"
 
 namespace muster::plan {
 
@@ -74,10 +75,30 @@ class Builder {
 
   Plan take() {
     if (plan_.waves.empty()) new_wave(Transport::kRagged);
+    check_size();
     return std::move(plan_);
   }
 
  private:
+  // Padding and gathering multiply what is sent by the ranks; sums of it must stay within 64 bits.
+  void check_size() const {
+    constexpr int64_t kMostElements = int64_t{1} << 52;
+    Wide elements = 0;
+    auto add = [&](int32_t j) {
+      const HolderSet& set = catalog_.holders_of(j);
+      elements += Wide{static_cast<int64_t>(set.holders.size())} * catalog_.class_at(j).matrix.elements();
+    };
+    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
+      if (plan_.waves[plan_.wave[j]].transport != Transport::kRagged) add(j);
+    }
+    for (const Wave& wave : plan_.waves) {
+      for (const ZeroMatrix& zero : wave.zeros) add(zero.like);
+    }
+    if (elements > kMostElements) {
+      throw InvalidArgument(fmt::format("strategy {}: padding and gathering past 2^52 elements", name(plan_.strategy)));
+    }
+  }
+
   const Catalog& catalog_;
   Plan plan_;
 };
@@ -233,8 +254,9 @@ Plan build_routed(const Catalog& catalog) {
     for (const std::vector<int32_t>& part : group.parts) {
       const HolderSet& set = catalog.holders_of(part[0]);
       const size_t ranks = set.holders.size();
-      const bool subgroup = lies_on_subgroup(problem, example, ranks);
-      if (ranks == 1 || subgroup) {
+      // Replicas each do it all: what lies whole on every rank of each is orthogonalized there, nothing moves.
+      const size_t of_replica = ranks / static_cast<size_t>(set.replicas);
+      if (of_replica == 1 || lies_on_subgroup(problem, example, of_replica)) {
         const int32_t at = wave(0, ranks == 1 ? Transport::kRagged : Transport::kGather);
         for (size_t i = 0; i < part.size(); ++i) builder.place(part[i], i % ranks, at);
         continue;

@@ -1,7 +1,6 @@
 #include "plan/waves.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <tuple>
 
@@ -9,38 +8,48 @@
 
 namespace muster::plan {
 
+namespace {
+
 bool stays_home(const Catalog& catalog, int32_t matrix, int32_t owner) {
   const HolderSet& set = catalog.holders_of(matrix);
   return set.holders.size() == 1 && set.holders[0].rank == owner;
 }
 
-std::vector<int32_t> assign_waves(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
-                                  int32_t count) {
-  const int32_t n = catalog.matrix_count();
-  std::vector<int64_t> time(n);  // of each matrix at its owner
+}  // namespace
+
+WaveOrder::WaveOrder(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut)
+    : items_(catalog.matrix_count()), item_of_(catalog.matrix_count()) {
+  const int32_t n = catalog.matrix_count();  // there are no more shapes than that
+  const bool a_rank_each = cut == WaveCut::kByTime || cut == WaveCut::kByCompute;
   for (int32_t j = 0; j < n; ++j) {
     const Load own = cost.own(catalog.class_of(j), owner[j]);
-    time[j] = own.compute + own.in_receive + own.out_send;
+    const int64_t time = own.compute + (cut == WaveCut::kByCompute ? 0 : own.in_receive + own.out_send);
+    item_of_[j] = cut == WaveCut::kByShape ? catalog.class_at(j).shape : j;
+    Item& item = items_[item_of_[j]];
+    if (a_rank_each) item.sequence = 2 * int64_t{owner[j]} + stays_home(catalog, j, owner[j]);
+    item.largest = std::max(item.largest, time);
+    item.time += time;
+    item.kind = catalog.class_of(j);
   }
   std::vector<int32_t> order(n);
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return std::tuple(time[a], catalog.class_of(a), a) < std::tuple(time[b], catalog.class_of(b), b);
+    return std::tuple(items_[a].largest, items_[a].kind, a) < std::tuple(items_[b].largest, items_[b].kind, b);
   });
+  for (const int32_t i : order) {
+    int64_t& before = total_[items_[i].sequence];
+    items_[i].middle = 2 * before + items_[i].time;
+    before += items_[i].time;
+  }
+}
 
-  using Pair = std::array<int64_t, 2>;  // travelling, staying
-  std::vector<Pair> total(catalog.problem().ranks);
-  std::vector<Pair> before(catalog.problem().ranks);
-  for (const int32_t j : order) total[owner[j]][stays_home(catalog, j, owner[j])] += time[j];
-  std::vector<int32_t> wave(n);
+std::vector<int32_t> WaveOrder::waves(int32_t count) const {
+  std::vector<int32_t> wave;
   std::vector<int32_t> used(count, 0);
-  for (const int32_t j : order) {
-    const size_t kind = stays_home(catalog, j, owner[j]);
-    int64_t& at = before[owner[j]][kind];
-    // The wave that the middle of this matrix's time falls into.
-    wave[j] = static_cast<int32_t>(mul_div(2 * at + time[j], count, 2 * total[owner[j]][kind]));
-    at += time[j];
-    used[wave[j]] = 1;
+  for (const int32_t i : item_of_) {
+    const Item& item = items_[i];
+    wave.push_back(static_cast<int32_t>(mul_div(item.middle, count, 2 * total_.at(item.sequence))));
+    used[wave.back()] = 1;
   }
   std::exclusive_scan(used.begin(), used.end(), used.begin(), 0);
   for (int32_t& w : wave) w = used[w];

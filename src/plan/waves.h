@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "plan/catalog.h"
@@ -9,12 +10,35 @@
 
 namespace muster::plan {
 
-// Nothing of the matrix ever leaves its owner.
-bool stays_home(const Catalog& catalog, int32_t matrix, int32_t owner);
+// Where one wave ends and the next begins. Small matrices always come first.
+enum class WaveCut : uint8_t {
+  kByTime,     // every rank spreads what its matrices cost it evenly over the waves
+  kByCompute,  // the same, of their computation alone
+  kByShape,    // all matrices of a shape in one wave: fewest batches
+  kInTurn,     // all matrices in one row, whoever owns them: a few owners a wave, least scratch
+};
 
-// A wave for every matrix, 0 to K - 1, each used; K is at most `count`. Every rank spreads its own time evenly over the
-// waves, small matrices first, those that travel apart from those that stay home: the latter hide the exchanges.
-std::vector<int32_t> assign_waves(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
-                                  int32_t count);
+// Matrices in the order of their waves, ready to be cut into any number of them. The first two cuts keep those that
+// travel apart from those that stay home: the latter hide the exchanges.
+class WaveOrder {
+ public:
+  WaveOrder(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut);
+
+  // A wave for every matrix, 0 to K - 1, each used; K is at most `count`.
+  std::vector<int32_t> waves(int32_t count) const;
+
+ private:
+  // What goes into one wave together: a matrix, or all of a shape.
+  struct Item {
+    int64_t sequence = 0;  // items of one sequence are cut among themselves
+    int64_t largest = 0;   // time of its largest matrix
+    int64_t time = 0;      // of all
+    int64_t middle = 0;    // twice the time from the start of its sequence to its middle
+    int32_t kind = 0;      // equal matrices stay neighbours
+  };
+  std::vector<Item> items_;
+  std::vector<int32_t> item_of_;                // a matrix
+  std::unordered_map<int64_t, int64_t> total_;  // time of a sequence
+};
 
 }  // namespace muster::plan

@@ -8,6 +8,10 @@ namespace muster::plan {
 __extension__ using Wide = __int128;
 
 // a * b / c, rounded down, for results that fit.
-inline int64_t mul_div(int64_t a, int64_t b, int64_t c) { return static_cast<int64_t>(Wide{a} * b / c); }
+inline int64_t mul_div(int64_t a, int64_t b, int64_t c) {
+  int64_t product = 0;
+  if (!__builtin_mul_overflow(a, b, &product)) return product / c;
+  return static_cast<int64_t>(Wide{a} * b / c);
+}
 
 }  // namespace muster::plan

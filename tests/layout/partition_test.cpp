@@ -45,7 +45,8 @@ TEST(Partitions, ChunkAsTorchDoes) {
 }
 
 TEST(Partitions, NestTwoAxesOnOneDimInMeshOrder) {
-  const Partition p(square(2, 2), {0, {Placement::shard(0), Placement::shard(0)}, {}}, {6, 1}, "w");
+  const Mesh mesh = square(2, 2);
+  const Partition p(mesh, {0, {Placement::shard(0), Placement::shard(0)}, {}}, {6, 1}, "w");
   EXPECT_THAT(listed(p, 0), ElementsAre(0, 1));
   EXPECT_THAT(listed(p, 1), ElementsAre(2));
   EXPECT_THAT(listed(p, 2), ElementsAre(3, 4));
@@ -54,7 +55,8 @@ TEST(Partitions, NestTwoAxesOnOneDimInMeshOrder) {
 
 TEST(Partitions, NestTwoAxesOnOneDimInTheOtherOrder) {
   // FSDP2 over TP: tp splits first although it is the inner mesh axis (torch's _StridedShard on fsdp).
-  const Partition p(square(2, 2), {0, {Placement::shard(0), Placement::shard(0)}, {1, 0}}, {6, 1}, "w");
+  const Mesh mesh = square(2, 2);
+  const Partition p(mesh, {0, {Placement::shard(0), Placement::shard(0)}, {1, 0}}, {6, 1}, "w");
   EXPECT_THAT(listed(p, 0), ElementsAre(0, 1));
   EXPECT_THAT(listed(p, 1), ElementsAre(3, 4));
   EXPECT_THAT(listed(p, 2), ElementsAre(2));
@@ -63,13 +65,15 @@ TEST(Partitions, NestTwoAxesOnOneDimInTheOtherOrder) {
 
 TEST(Partitions, HoldAPieceOfEachChunkUnderASplitFactor) {
   // Fused gate and up on two ranks: each has half of the gate and half of the up projection.
-  const Partition p(line(2), {0, {{Placement::Kind::kShard, 0, 2, {}}}, {}}, {8, 1}, "w");
+  const Mesh mesh = line(2);
+  const Partition p(mesh, {0, {{Placement::Kind::kShard, 0, 2, {}}}, {}}, {8, 1}, "w");
   EXPECT_THAT(listed(p, 0), ElementsAre(0, 1, 4, 5));
   EXPECT_THAT(listed(p, 1), ElementsAre(2, 3, 6, 7));
 }
 
 TEST(Partitions, TakeExplicitSizes) {
-  const Partition p(line(3), {0, {{Placement::Kind::kShard, 1, 1, {3, 0, 1}}}, {}}, {2, 4}, "w");
+  const Mesh mesh = line(3);
+  const Partition p(mesh, {0, {{Placement::Kind::kShard, 1, 1, {3, 0, 1}}}, {}}, {2, 4}, "w");
   EXPECT_THAT(listed(p, 0), ElementsAre(0, 1, 2, 4, 5, 6));
   EXPECT_THAT(listed(p, 1), ElementsAre());
   EXPECT_THAT(listed(p, 2), ElementsAre(3, 7));
@@ -77,7 +81,8 @@ TEST(Partitions, TakeExplicitSizes) {
 
 TEST(Partitions, CutFlatRangesOfWhatOtherAxesLeave) {
   // Columns by tp, then the local elements by range, as Megatron's distributed optimizer stores them.
-  const Partition p(square(2, 2), {0, {Placement::flat(), Placement::shard(1)}, {}}, {3, 4}, "w");
+  const Mesh mesh = square(2, 2);
+  const Partition p(mesh, {0, {Placement::flat(), Placement::shard(1)}, {}}, {3, 4}, "w");
   EXPECT_THAT(listed(p, 0), ElementsAre(0, 1, 4));
   EXPECT_THAT(listed(p, 1), ElementsAre(2, 3, 6));
   EXPECT_THAT(listed(p, 2), ElementsAre(5, 8, 9));
@@ -108,7 +113,8 @@ TEST(Partitions, AgreeWithExplicitListsOnEveryMixture) {
 }
 
 TEST(Partitions, TellReplicasApart) {
-  const Partition p(square(2, 3), {0, {Placement::replicate(), Placement::shard(0)}, {}}, {6, 1}, "w");
+  const Mesh mesh = square(2, 3);
+  const Partition p(mesh, {0, {Placement::replicate(), Placement::shard(0)}, {}}, {6, 1}, "w");
   EXPECT_EQ(p.replicas(), 2);
   EXPECT_EQ(p.replica(1), 0);
   EXPECT_EQ(p.replica(4), 1);
@@ -119,13 +125,16 @@ struct BadLayout {
   const char* what;
   Layout layout;
   const char* message;
+  Shape shape = {};
 };
 
 class BadLayouts : public testing::TestWithParam<BadLayout> {};
 
 TEST_P(BadLayouts, AreNamedWithTheirValue) {
   try {
-    Partition(square(2, 2), GetParam().layout, {4, 4}, "layer.w");
+    const Shape shape = GetParam().shape;
+    const Mesh mesh = square(2, 2);
+    Partition(mesh, GetParam().layout, shape.empty() ? Shape{4, 4} : shape, "layer.w");
     FAIL() << "accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), HasSubstr("'layer.w'"));
@@ -143,22 +152,32 @@ INSTANTIATE_TEST_SUITE_P(
         BadLayout{"OrderTooShort", {0, {Placement::shard(0), Placement::shard(0)}, {1}}, "order [1]"},
         BadLayout{"SizesDoNotSum",
                   {0, {{Placement::Kind::kShard, 0, 1, {1, 2}}, Placement::replicate()}, {}},
-                  "sizes [1,2] do not sum to the 4 indices of dim 0"},
+                  "sizes do not sum to the 4 indices of dim 0 they cut, but to 3"},
         BadLayout{"SizesOverflow",
                   {0, {{Placement::Kind::kShard, 0, 1, {INT64_MAX, INT64_MAX}}, Placement::replicate()}, {}},
-                  "do not sum"},
+                  "has sizes [9223372036854775807,9223372036854775807]"},
         BadLayout{"TooFewSizes",
                   {0, {{Placement::Kind::kShard, 0, 1, {4}}, Placement::replicate()}, {}},
-                  "1 sizes for axis 'fsdp' of 2 ranks"},
+                  "axis 'fsdp' of 2 ranks has 1 sizes"},
         BadLayout{"NegativeSize",
                   {0, {{Placement::Kind::kShard, 0, 1, {5, -1}}, Placement::replicate()}, {}},
-                  "size -1 on axis 'fsdp'"},
+                  "axis 'fsdp' has size -1"},
         BadLayout{"FlatSizesDoNotSum",
                   {0, {{Placement::Kind::kFlat, 0, 1, {15, 2}}, Placement::replicate()}, {}},
-                  "flat sizes [15,2] do not sum to the 16 elements"},
+                  "flat sizes do not sum to the 16 elements they cut, but to 17"},
         BadLayout{"SplitFactorZero",
                   {0, {{Placement::Kind::kShard, 0, 0, {}}, Placement::replicate()}, {}},
                   "split_factor 0"},
+        BadLayout{"SplitFactorOnFlat",
+                  {0, {{Placement::Kind::kFlat, 0, 2, {}}, Placement::replicate()}, {}},
+                  "axis 'fsdp' has split_factor 2 but shards no dim"},
+        BadLayout{"SizesOnReplicate",
+                  {0, {{Placement::Kind::kReplicate, 0, 1, {4, 0}}, Placement::replicate()}, {}},
+                  "axis 'fsdp' replicates, but has sizes"},
+        BadLayout{"TooManyRuns",
+                  {0, {{Placement::Kind::kShard, 0, 4096, {}}, {Placement::Kind::kShard, 1, 4096, {}}}, {}},
+                  "a shard of more than 4096 runs",
+                  {9000, 9000}},
         BadLayout{"SplitFactorHuge",
                   {0, {{Placement::Kind::kShard, 0, 1 << 30, {}}, Placement::replicate()}, {}},
                   "split_factor 1073741824"}),

@@ -179,7 +179,7 @@ RandomCase random_case(uint64_t seed) {
   if (random.one_in(2)) options.cost = CostTable::cpu();
   options.cost.ranks_per_node = random.between(1, 5);
   if (random.one_in(4)) options.cost.batch_ns = options.cost.exchange_ns = options.cost.message_ns = 0;
-  if (random.one_in(4)) options.cost.inter_node_mbps = random.between(1, 100);
+  if (random.one_in(4)) options.cost.inter_node_mbps = random.between(10, 100);
   return out;
 }
 
