@@ -39,9 +39,22 @@ class Hash {
 }  // namespace
 
 std::vector<uint64_t> parameter_fingerprints(const Problem& problem) {
+  std::vector<uint64_t> meshes;
+  for (const Mesh& mesh : problem.meshes) {
+    Hash hash;
+    hash.add(std::string_view(mesh.name));
+    hash.add(static_cast<uint64_t>(mesh.axes.size()));
+    for (const MeshAxis& axis : mesh.axes) {
+      hash.add(std::string_view(axis.name));
+      hash.add(axis.size);
+    }
+    hash.add(mesh.ranks);
+    meshes.push_back(hash.value());
+  }
   std::vector<uint64_t> out;
   for (const Parameter& p : problem.parameters) {
     Hash hash;
+    hash.add(meshes[p.layout.mesh]);
     hash.add(std::string_view(p.name));
     hash.add(std::string_view(kind_key(p)));
     hash.add(p.output_dim);
@@ -57,15 +70,8 @@ uint64_t plan_hash(const Problem& problem, const CostTable& cost, const Plan& pl
   hash.add(problem.ranks);
   hash.add(static_cast<int32_t>(problem.wire));
   hash.add(static_cast<int32_t>(problem.grad_sync));
-  for (const Mesh& mesh : problem.meshes) {
-    hash.add(std::string_view(mesh.name));
-    for (const MeshAxis& axis : mesh.axes) {
-      hash.add(std::string_view(axis.name));
-      hash.add(axis.size);
-    }
-    hash.add(mesh.ranks);
-  }
   hash.add(parameter_fingerprints(problem));
+  hash.add(static_cast<uint64_t>(cost.rates.size()));
   for (const CostTable::Rate& rate : cost.rates) {
     hash.add(rate.short_side);
     hash.add(rate.gflops);
@@ -78,8 +84,10 @@ uint64_t plan_hash(const Problem& problem, const CostTable& cost, const Plan& pl
   hash.add(static_cast<int32_t>(plan.strategy));
   hash.add(plan.owner);
   hash.add(plan.wave);
+  hash.add(static_cast<uint64_t>(plan.waves.size()));
   for (const Wave& wave : plan.waves) {
     hash.add(static_cast<int32_t>(wave.transport));
+    hash.add(static_cast<uint64_t>(wave.zeros.size()));
     for (const ZeroMatrix& zero : wave.zeros) {
       hash.add(zero.like);
       hash.add(zero.owner);

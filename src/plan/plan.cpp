@@ -109,6 +109,7 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
   const plan::CostModel cost(catalog, options.cost);
   Plan plan = build(catalog, cost, options);
   if (plan.strategy != Strategy::kGlobal) {
+    plan::check_traffic(catalog, plan);
     std::vector<int64_t> evenly(problem.ranks);
     plan::share_elements(catalog, cost, evenly, plan);
   }

@@ -18,7 +18,7 @@ int64_t byte_size(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }
 
 namespace {
 
-constexpr int32_t kMaxRanks = 1 << 20;
+constexpr int32_t kMaxRanks = 1 << 17;
 // Elements of a model, and of all its replicas together. With the least rates of a cost table, sums of bytes and of
 // nanoseconds then stay within 64 bits.
 constexpr int64_t kMaxElements = int64_t{1} << 48;

@@ -75,30 +75,10 @@ class Builder {
 
   Plan take() {
     if (plan_.waves.empty()) new_wave(Transport::kRagged);
-    check_size();
     return std::move(plan_);
   }
 
  private:
-  // Padding and gathering multiply what is sent by the ranks; sums of it must stay within 64 bits.
-  void check_size() const {
-    constexpr int64_t kMostElements = int64_t{1} << 52;
-    Wide elements = 0;
-    auto add = [&](int32_t j) {
-      const HolderSet& set = catalog_.holders_of(j);
-      elements += Wide{static_cast<int64_t>(set.holders.size())} * catalog_.class_at(j).matrix.elements();
-    };
-    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
-      if (plan_.waves[plan_.wave[j]].transport != Transport::kRagged) add(j);
-    }
-    for (const Wave& wave : plan_.waves) {
-      for (const ZeroMatrix& zero : wave.zeros) add(zero.like);
-    }
-    if (elements > kMostElements) {
-      throw InvalidArgument(fmt::format("strategy {}: padding and gathering past 2^52 elements", name(plan_.strategy)));
-    }
-  }
-
   const Catalog& catalog_;
   Plan plan_;
 };
@@ -106,6 +86,24 @@ class Builder {
 size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 
 }  // namespace
+
+void check_traffic(const Catalog& catalog, const Plan& plan) {
+  constexpr int64_t kMostElements = int64_t{1} << 52;
+  Wide elements = 0;
+  auto add = [&](int32_t j) {
+    const auto holders = static_cast<int64_t>(catalog.holders_of(j).holders.size());
+    elements += Wide{holders} * catalog.class_at(j).matrix.elements();
+  };
+  for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
+    if (plan.waves[plan.wave[j]].transport != Transport::kRagged) add(j);
+  }
+  for (const Wave& wave : plan.waves) {
+    for (const ZeroMatrix& zero : wave.zeros) add(zero.like);
+  }
+  if (elements > kMostElements) {
+    throw InvalidArgument(fmt::format("strategy {}: padding and gathering past 2^52 elements", name(plan.strategy)));
+  }
+}
 
 Plan build_per_matrix(const Catalog& catalog) {
   Builder builder(catalog, Strategy::kPerMatrix);

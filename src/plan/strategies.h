@@ -17,4 +17,7 @@ Plan build_megabatch(const Catalog& catalog);
 Plan build_routed(const Catalog& catalog);
 Plan build_layerwise(const Catalog& catalog);
 
+// Padding and gathering multiply what is sent by the ranks. Throws InvalidArgument where sums of it would not fit.
+void check_traffic(const Catalog& catalog, const Plan& plan);
+
 }  // namespace muster::plan

@@ -58,5 +58,12 @@ TEST(Hashes, TellTheFirstParameterThatDiffers) {
   EXPECT_EQ(differs, 5);
 }
 
+TEST(Hashes, TellParametersOnAnotherMesh) {
+  const Problem mine = test::one_parameter({8, 8}, 4);
+  Problem theirs = mine;
+  theirs.meshes[0].ranks = {1, 0, 2, 3};
+  EXPECT_NE(parameter_fingerprints(mine), parameter_fingerprints(theirs));
+}
+
 }  // namespace
 }  // namespace muster::plan

@@ -167,5 +167,71 @@ TEST(Mutants, AMessageThatNobodySendsIsCaught) {
   });
 }
 
+TEST(Mutants, AStrideThatOnlyTheReceiverHasIsCaught) {
+  expect_caught([](const PlanOptions&, bool& damaged) {
+    return damaged_exchange(
+        [](plan::Exchange& exchange, bool& hit) {
+          for (plan::Message& message : exchange.receives) {
+            for (plan::Segment& segment : message.segments) {
+              for (int64_t& stride : segment.piece.second_stride) stride *= 2;
+              hit = true;
+            }
+          }
+        },
+        damaged);
+  });
+}
+
+TEST(Mutants, MessagesOutOfOrderAreCaught) {
+  expect_caught([](const PlanOptions&, bool& damaged) {
+    return damaged_exchange(
+        [](plan::Exchange& exchange, bool& hit) {
+          if (exchange.sends.size() < 2) return;
+          std::swap(exchange.sends.front(), exchange.sends.back());
+          hit = true;
+        },
+        damaged);
+  });
+}
+
+TEST(Mutants, AnElementThatIsUpdatedTwiceIsCaught) {
+  expect_caught([](const PlanOptions&, bool& damaged) {
+    Planner planner = real_planner();
+    planner.out = [&damaged](const plan::Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave) {
+      plan::Exchange exchange = plan::exchange_out(catalog, plan, rank, wave);
+      const auto range = std::find_if(exchange.local.begin(), exchange.local.end(),
+                                      [](const plan::Segment& segment) { return segment.matrix < 0; });
+      if (range != exchange.local.end()) {
+        damaged = true;
+        exchange.local.push_back(plan::Segment(*range));
+      }
+      return exchange;
+    };
+    return planner;
+  });
+}
+
+// Weights come back only from a rank that has them.
+TEST(Mutants, AnOwnerWithoutTheWeightsItReturnsIsCaught) {
+  expect_caught([](const PlanOptions& options, bool& damaged) {
+    Planner planner = real_planner();
+    planner.plan = [&damaged, cost = options.cost](const Problem& problem, const PlanOptions& o, int32_t) {
+      Plan plan = make_plan(problem, o);
+      const plan::Catalog catalog(problem);
+      for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
+        if (!catalog.class_at(j).weights_back || plan.waves[plan.wave[j]].transport != Transport::kRagged) continue;
+        for (int32_t r = 0; r < problem.ranks; ++r) {
+          if (catalog.holders_of(j).find(r) != nullptr) continue;
+          plan.owner[j] = r;
+          damaged = true;
+        }
+      }
+      plan.hash = plan::plan_hash(problem, cost, plan);
+      return plan;
+    };
+    return planner;
+  });
+}
+
 }  // namespace
 }  // namespace muster::test

@@ -71,6 +71,11 @@ class Checker {
       used[plan_.wave[j]] = true;
     }
     for (size_t w = 0; w < used.size(); ++w) require(used[w] || used.size() == 1, "wave {} is empty", w);
+    for (const Wave& wave : plan_.waves) {
+      for (const ZeroMatrix& zero : wave.zeros) {
+        require(catalog_.holders_of(zero.like).find(zero.owner) != nullptr, "zeros for rank {}, no holder", zero.owner);
+      }
+    }
   }
 
   // Where every element is and which matrices there are, from the oracle.
@@ -90,6 +95,13 @@ class Checker {
       const auto index = static_cast<int32_t>(j);
       require(catalog_.rows(index) * catalog_.columns(index) == static_cast<int64_t>(matrices_[j].size()),
               "matrix {} is {}x{}", j, catalog_.rows(index), catalog_.columns(index));
+      copies_.push_back(0);
+      holders_.push_back(0);
+      for (const auto& [rank, shard] : shards_[catalog_.parameter_of(index)]) {
+        copies_.back() += contains(shard, matrices_[j][0]);
+        holders_.back() += std::any_of(matrices_[j].begin(), matrices_[j].end(),
+                                       [&, &mine = shard](int64_t element) { return contains(mine, element); });
+      }
     }
   }
 
@@ -100,13 +112,77 @@ class Checker {
     int64_t padding = 0;
   };
 
+  // What a wave takes of a rank's memory, from the messages themselves.
+  struct Buffers {
+    int64_t assembled = 0;
+    int64_t staged_in = 0;
+    int64_t staged_out = 0;
+  };
+
+  void count_buffers(const plan::Exchange& exchange, bool in, Buffers& mine) {
+    for (const plan::Message& message : in ? exchange.sends : exchange.receives) {
+      for (const plan::Segment& segment : message.segments) {
+        if (segment.matrix < 0) continue;
+        const int64_t bytes = segment.elements() * width(segment, in);
+        if (!in) mine.staged_out += bytes;
+        if (in && !sums_replicas(segment.matrix)) mine.staged_in += bytes;
+      }
+    }
+    if (!in) return;
+    for (const plan::Message& message : exchange.receives) {
+      for (const plan::Segment& segment : message.segments) {
+        if (segment.matrix < 0) mine.assembled += segment.elements() * width(segment, true);
+      }
+    }
+  }
+
+  // Three waves in flight, and the workspace of the largest matrix owned. For global plans: padding has other rules.
+  void check_scratch(const PlanSummary& summary) {
+    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
+      const bool home = holders_[j] == 1 && holds(plan_.owner[j], catalog_.parameter_of(j), matrices_[j][0]);
+      if (home) continue;
+      const Parameter& p = problem_.parameters[catalog_.parameter_of(j)];
+      const auto n = static_cast<int64_t>(matrices_[j].size());
+      buffers_[{plan_.wave[j], plan_.owner[j]}].assembled +=
+          sums_replicas(j) ? n * copies_[j] * byte_size(p.grad_dtype) : n * byte_size(problem_.wire);
+    }
+    for (int32_t r = 0; r < problem_.ranks; ++r) {
+      int64_t most = 0;
+      for (int32_t w = 0; w < static_cast<int32_t>(plan_.waves.size()); ++w) {
+        int64_t window = 0;
+        for (int32_t k = std::max(0, w - 2); k <= w; ++k) {
+          const Buffers& b = buffers_[{k, r}];
+          window += b.assembled + std::max(b.staged_in, b.staged_out);
+        }
+        most = std::max(most, window);
+      }
+      int64_t workspace = 0;
+      for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
+        if (plan_.owner[j] != r) continue;
+        const int64_t s = std::min(catalog_.rows(j), catalog_.columns(j));
+        const auto n = static_cast<int64_t>(matrices_[j].size());
+        workspace =
+            std::max(workspace, n * byte_size(problem_.wire) + (2 * n + 3 * s * s) * options_.cost.compute_bytes);
+      }
+      require(summary.ranks[r].scratch_bytes == most + workspace, "rank {} takes {} bytes of scratch, predicted {}", r,
+              most + workspace, summary.ranks[r].scratch_bytes);
+    }
+  }
+
   void step(int32_t w, bool in) {
     std::vector<plan::Exchange> all;
-    for (int32_t r = 0; r < problem_.ranks; ++r)
+    for (int32_t r = 0; r < problem_.ranks; ++r) {
       all.push_back((in ? planner_.in : planner_.out)(catalog_, plan_, r, w));
+      count_buffers(all.back(), in, buffers_[{w, r}]);
+    }
     size_t sends = 0;
     size_t receives = 0;
     for (int32_t r = 0; r < problem_.ranks; ++r) {
+      for (const auto* side : {&all[r].sends, &all[r].receives}) {
+        for (size_t i = 1; i < side->size(); ++i) {
+          require((*side)[i - 1].peer < (*side)[i].peer, "wave {}: rank {}'s messages are out of order", w, r);
+        }
+      }
       sends += all[r].sends.size();
       receives += all[r].receives.size();
       for (const plan::Message& message : all[r].sends) {
@@ -139,7 +215,8 @@ class Checker {
       const plan::Segment& a = sent.segments[i];
       const plan::Segment& b = expected.segments[i];
       require(a.parameter == b.parameter && a.matrix == b.matrix && a.piece.box == b.piece.box &&
-                  a.piece.first_offset == b.piece.first_offset && a.piece.second_offset == b.piece.second_offset,
+                  a.piece.first_offset == b.piece.first_offset && a.piece.second_offset == b.piece.second_offset &&
+                  a.piece.first_stride == b.piece.first_stride && a.piece.second_stride == b.piece.second_stride,
               "wave {}: rank {} and rank {} differ on segment {}", w, from, sent.peer, i);
     }
   }
@@ -156,9 +233,13 @@ class Checker {
   int64_t width(const plan::Segment& segment, bool in) const {
     const Parameter& p = problem_.parameters[segment.parameter];
     if (segment.matrix < 0) return byte_size(in ? p.grad_dtype : p.dtype);
-    const plan::MatrixClass& c = catalog_.class_at(segment.matrix);
-    return in ? c.in_bytes : c.out_bytes;
+    // Raw gradients where replicas are summed, new weights where the owner has the old ones, updates otherwise.
+    if (in) return byte_size(sums_replicas(segment.matrix) ? p.grad_dtype : problem_.wire);
+    return byte_size(returns_weights(segment.matrix) ? p.dtype : problem_.wire);
   }
+
+  bool sums_replicas(int32_t j) const { return problem_.grad_sync && copies_[j] > 1; }
+  bool returns_weights(int32_t j) const { return sums_replicas(j) && copies_[j] == holders_[j]; }
 
   // Writes down which element came from where, in both buffers' coordinates.
   void deliver(const plan::Segment& segment, int32_t from, int32_t to, int32_t w, bool in) {
@@ -191,13 +272,10 @@ class Checker {
   // Every assembler of a matrix has every element once from its own replica, or once from every replica.
   void check_arrivals() {
     for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
-      const plan::MatrixClass& c = catalog_.class_at(j);
       const int32_t p = catalog_.parameter_of(j);
       const Transport transport = plan_.waves[plan_.wave[j]].transport;
       const bool gathered = transport == Transport::kGather || transport == Transport::kGatherReduce;
       for (const int64_t element : matrices_[j]) {
-        int32_t holders = 0;
-        for (const auto& [rank, shard] : shards_[p]) holders += contains(shard, element);
         std::map<int32_t, int32_t> copies;
         for (const auto& [pair, count] : arrived_[{p, j, element}]) {
           require(count == 1, "element {} of matrix {} reaches rank {} {} times from {}", element, j, pair.second,
@@ -207,10 +285,14 @@ class Checker {
         require(copies.contains(plan_.owner[j]), "element {} of matrix {} does not reach its owner", element, j);
         for (const auto& [rank, count] : copies) {
           require(gathered || rank == plan_.owner[j], "matrix {} reaches rank {}, not its owner", j, rank);
-          require(count == (c.all_replicas && !gathered ? holders : 1), "element {} of matrix {} comes {} times",
+          require(count == (sums_replicas(j) && !gathered ? copies_[j] : 1), "element {} of matrix {} comes {} times",
                   element, j, count);
         }
-        if (gathered) require(static_cast<int32_t>(copies.size()) == holders_of(j), "matrix {} misses a holder", j);
+        if (gathered) require(static_cast<int32_t>(copies.size()) == holders_[j], "matrix {} misses a holder", j);
+        const bool owner_holds = holds(plan_.owner[j], p, element);
+        require(!owner_holds || arrived_[{p, j, element}].contains({plan_.owner[j], plan_.owner[j]}),
+                "element {} of matrix {} comes from another replica than its owner's", element, j);
+        require(owner_holds || gathered || !returns_weights(j), "matrix {} returns weights that its owner lacks", j);
       }
     }
   }
@@ -219,14 +301,9 @@ class Checker {
     return std::find(shard.begin(), shard.end(), element) != shard.end();
   }
 
-  int32_t holders_of(int32_t j) const {
-    int32_t n = 0;
-    for (const auto& [rank, shard] : shards_[catalog_.parameter_of(j)]) {
-      bool any = false;
-      for (const int64_t element : matrices_[j]) any = any || contains(shard, element);
-      n += any;
-    }
-    return n;
+  bool holds(int32_t rank, int32_t parameter, int64_t element) const {
+    const auto shard = shards_[parameter].find(rank);
+    return shard != shards_[parameter].end() && contains(shard->second, element);
   }
 
   // Every holder gets every element back once, from one rank; elementwise parameters have one updater an element.
@@ -260,8 +337,12 @@ class Checker {
           const bool any_holder = matrix && plan_.waves[plan_.wave[j]].transport == Transport::kGather;
           if (matrix && !any_holder) require(updater == plan_.owner[j], "matrix {} returns from rank {}", j, updater);
           if (!matrix) {
-            for (const auto& [pair, count] : back)
-              require(pair.second == updater, "two ranks update element {}", element);
+            for (const auto& [pair, count] : back) {
+              require(pair.second == updater && count == 1, "two ranks update element {}", element);
+            }
+            for (const auto& [pair, count] : arrived_[{p, -1, element}]) {
+              require(pair.second == updater && count == 1, "a gradient of element {} goes astray", element);
+            }
             const auto sent = arrived_.find({p, -1, element});
             const int32_t expected = problem_.grad_sync ? replicas[element] : 1;
             require(sent != arrived_.end() && static_cast<int32_t>(sent->second.size()) == expected,
@@ -291,6 +372,7 @@ class Checker {
     require(summary.padding_bytes == padding, "{} bytes of padding, predicted {}", padding, summary.padding_bytes);
     if (options_.strategy != Strategy::kGlobal) return;
     require(padding == 0, "global pads {} bytes", padding);
+    check_scratch(summary);
     require(options_.scratch_bytes == 0 || summary.scratch_bytes_max <= options_.scratch_bytes, "scratch {} over {}",
             summary.scratch_bytes_max, options_.scratch_bytes);
     require(options_.waves == 0 || summary.rounds <= options_.waves, "{} waves", summary.rounds);
@@ -303,7 +385,10 @@ class Checker {
   Plan plan_;
   std::vector<std::map<int32_t, List>> shards_;  // a parameter, by rank
   std::vector<List> matrices_;
+  std::vector<int32_t> copies_;   // of every element of a matrix
+  std::vector<int32_t> holders_;  // ranks that hold some of a matrix
   std::vector<Traffic> ranks_;
+  std::map<std::pair<int32_t, int32_t>, Buffers> buffers_;  // by wave and rank
   // By parameter, matrix and element: how often between which holder and assembler.
   using Element = std::tuple<int32_t, int32_t, int64_t>;
   std::map<Element, std::map<std::pair<int32_t, int32_t>, int32_t>> arrived_;
