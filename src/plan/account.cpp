@@ -107,9 +107,9 @@ class Accountant {
   // What a rank does in a wave beside sending.
   struct Work {
     int64_t compute = 0;
-    int64_t staged_in = 0;
-    int64_t staged_out = 0;
-    int64_t assembled = 0;
+    int64_t assembled = 0;   // matrices that came from elsewhere
+    int64_t staged_in = 0;   // messages to owners and from holders
+    int64_t staged_out = 0;  // messages back
   };
 
   void add_wave(int32_t w, const std::vector<int32_t>& matrices) {
@@ -164,7 +164,12 @@ class Accountant {
       orthogonalize(rank, index, count);
       work_[rank].compute += owned.real * cost_.owner_elementwise_ns(c);
       const bool home = set.holders.size() == 1 && mine != nullptr;
-      if (!home) work_[rank].assembled += count * from * std::max(c.in_bytes, c.all_replicas ? 0 : c.out_bytes);
+      if (!home) {
+        work_[rank].assembled += count * c.matrix.elements() * c.assembled_bytes();
+        work_[rank].staged_in += count * (from - held) * c.in_bytes;
+        // Replicas get the same bytes: they are staged once.
+        work_[rank].staged_out += count * elements.replica(replica) * c.out_bytes;
+      }
     }
     std::vector<int32_t> holders;
     std::map<int32_t, std::vector<int32_t>> holders_by_replica;
@@ -233,7 +238,8 @@ class Accountant {
       in_.receive(h.rank, take_near * c.in_bytes, take_far * c.in_bytes);
       Work& work = work_[h.rank];
       work.compute += cost_.memory_ns(count * h.elements * (kMomentumBytes + kApplyBytes));
-      work.assembled += count * c.matrix.elements() * c.in_bytes;
+      work.assembled += count * c.matrix.elements() * c.assembled_bytes();
+      work.staged_in += count * (rest + h.elements) * c.in_bytes;
       const auto own = batch.find(h.rank);
       const int64_t mine = own == batch.end() ? 0 : own->second.real;
       if (!reduce) {
@@ -241,7 +247,7 @@ class Accountant {
         continue;
       }
       if (mine > 0) orthogonalize(h.rank, index, mine);
-      work.assembled += count * c.matrix.elements() * c.out_bytes;
+      work.staged_out += count * (rest + peers * h.elements) * c.out_bytes;
       out_.send(h.rank, take_near * c.out_bytes, take_far * c.out_bytes);
       out_.padding += (count - mine) * rest * c.out_bytes;
       out_.receive(h.rank, give_near * c.out_bytes, give_far * c.out_bytes);
@@ -285,7 +291,7 @@ class Accountant {
         out_.send(rank, near * out_bytes, far * out_bytes);
         out_.receive(rank, rest_near * out_bytes, rest_far * out_bytes);
         work_[rank].compute += cost_.memory_ns(sizes[i] * update_bytes);
-        work_[rank].assembled += (near + far) * in_bytes;
+        work_[rank].staged_in += (near + far) * in_bytes;
         summary_.ranks[rank].elements += sizes[i];
       }
       std::vector<int32_t> ranks = share.ranks;

@@ -79,17 +79,17 @@ class Generator {
     const int32_t p = catalog_.parameter_of(j);
     const bool in = direction_ == Direction::kIn;
     Message* message = message_between(piece.holder.rank, piece.assembler);
+    const int64_t width = in ? c.in_bytes : c.out_bytes;
     int64_t elements = 0;
     if (piece.real) {
       for (const layout::Overlap& o : layout::overlaps(shard(p, piece.holder.position), runs(j))) {
+        const int64_t offset = message == nullptr ? 0 : message->bytes + elements * width;
+        (message != nullptr ? message->segments : local_).push_back({p, j, o, offset});
         elements += o.box.volume();
-        (message != nullptr ? message->segments : local_).push_back({p, j, o});
       }
     }
     if (message == nullptr) return;
-    const int64_t width = in ? c.in_bytes : c.out_bytes;
-    int64_t sent = piece.holder.elements;
-    if (transport == Transport::kPadded) sent = set.largest;
+    const int64_t sent = transport == Transport::kPadded ? set.largest : piece.holder.elements;
     message->bytes += sent * width;
     message->padding_bytes += (sent - elements) * width;
   }
@@ -112,6 +112,7 @@ class Generator {
             local_.push_back(segment);
           } else if (width > 0) {
             message->segments.push_back(segment);
+            message->segments.back().offset = message->bytes;
             message->bytes += segment.elements() * width;
           }
         }

@@ -19,6 +19,7 @@ struct Segment {
   int32_t matrix = -1;  // -1: a range of an elementwise parameter
   // Where the piece sits in the holder's shard (first) and in the matrix (second); for a range, in both the shard.
   layout::Overlap piece;
+  int64_t offset = 0;  // in its message, in bytes; packed row-major. What no segment covers is zeros
 
   int64_t elements() const { return piece.box.volume(); }
 };

@@ -128,10 +128,9 @@ class Checker {
         if (in && !sums_replicas(segment.matrix)) mine.staged_in += bytes;
       }
     }
-    if (!in) return;
     for (const plan::Message& message : exchange.receives) {
       for (const plan::Segment& segment : message.segments) {
-        if (segment.matrix < 0) mine.assembled += segment.elements() * width(segment, true);
+        if (in) mine.staged_in += segment.elements() * width(segment, true);
       }
     }
   }
@@ -143,8 +142,9 @@ class Checker {
       if (home) continue;
       const Parameter& p = problem_.parameters[catalog_.parameter_of(j)];
       const auto n = static_cast<int64_t>(matrices_[j].size());
-      buffers_[{plan_.wave[j], plan_.owner[j]}].assembled +=
-          sums_replicas(j) ? n * copies_[j] * byte_size(p.grad_dtype) : n * byte_size(problem_.wire);
+      Buffers& mine = buffers_[{plan_.wave[j], plan_.owner[j]}];
+      mine.assembled += n * byte_size(sums_replicas(j) ? Dtype::kF32 : problem_.wire);
+      mine.staged_out += n * byte_size(returns_weights(j) ? p.dtype : problem_.wire);
     }
     for (int32_t r = 0; r < problem_.ranks; ++r) {
       int64_t most = 0;
@@ -216,14 +216,19 @@ class Checker {
       const plan::Segment& b = expected.segments[i];
       require(a.parameter == b.parameter && a.matrix == b.matrix && a.piece.box == b.piece.box &&
                   a.piece.first_offset == b.piece.first_offset && a.piece.second_offset == b.piece.second_offset &&
-                  a.piece.first_stride == b.piece.first_stride && a.piece.second_stride == b.piece.second_stride,
+                  a.offset == b.offset && a.piece.first_stride == b.piece.first_stride &&
+                  a.piece.second_stride == b.piece.second_stride,
               "wave {}: rank {} and rank {} differ on segment {}", w, from, sent.peer, i);
     }
   }
 
   void deliver(const plan::Message& message, int32_t from, int32_t to, int32_t w, bool in) {
     int64_t bytes = message.padding_bytes;
+    int64_t end = 0;
     for (const plan::Segment& segment : message.segments) {
+      require(segment.offset >= end, "wave {}: segments of a message overlap", w);
+      end = segment.offset + segment.elements() * width(segment, in);
+      require(end <= message.bytes, "wave {}: a segment ends beyond its message", w);
       deliver(segment, from, to, w, in);
       bytes += segment.elements() * width(segment, in);
     }
