@@ -1,8 +1,9 @@
 // What a step computes on one device: the interface that cpu/ and cuda/ implement.
 //
 // Every result depends on the values and options alone: not on the batch or block list a matrix or element sits in, on
-// strides or alignment, or on how many threads or streams work. Nothing here communicates or allocates; pointers are on
-// the device of the backend and belong to the caller. A call returns when its work is enqueued (CPU: done).
+// strides or alignment, or on how many threads or streams work. Nothing here communicates; scratch is passed in (BLAS
+// keeps packing buffers of its own). Pointers are on the device of the backend and belong to the caller. A call returns
+// when its work is enqueued (CPU: done).
 #pragma once
 
 #include <cstdint>
@@ -78,7 +79,7 @@ struct ApplyOptions {
   Dtype wire = Dtype::kBf16;
   WeightForm form = WeightForm::kF32;
   Decay decay = Decay::kPlain;
-  Rounding rounding;  // for kBf16Stochastic
+  Rounding rounding{};  // for kBf16Stochastic
 };
 
 // W <- W (1 - lr wd) where decay applies, then W <- W - lr scale U. Here lr is the learning rate times the parameter's
@@ -88,7 +89,7 @@ struct ApplyBlock {
   int64_t columns = 0;
   const void* update = nullptr;  // in wire dtype
   int64_t update_stride = 0;
-  WeightBlock weight;
+  WeightBlock weight{};
   double step = 0;   // lr scale
   double decay = 0;  // lr wd
 };
@@ -97,7 +98,7 @@ struct AdamWOptions {
   Dtype grad = Dtype::kF32;
   WeightForm form = WeightForm::kF32;
   Decay decay = Decay::kPlain;
-  Rounding rounding;
+  Rounding rounding{};
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -109,7 +110,7 @@ struct LionOptions {
   Dtype grad = Dtype::kF32;
   WeightForm form = WeightForm::kF32;
   Decay decay = Decay::kPlain;
-  Rounding rounding;
+  Rounding rounding{};
   double beta1 = 0.9;
   double beta2 = 0.99;
   double grad_scale = 1;
@@ -121,13 +122,13 @@ struct ElementRange {
   const void* grad = nullptr;  // null: zeros
   float* first = nullptr;      // AdamW: mean of gradients; Lion: momentum
   float* second = nullptr;     // AdamW: mean of squares
-  WeightBlock weight;
+  WeightBlock weight{};
   double lr = 0;     // times the multiplier
   double decay = 0;  // lr wd
 };
 
 struct OrthogonalizeOptions {
-  Coefficients coefficients;
+  Coefficients coefficients{};
   double eps = 0;  // X / (safety ||X||_F + eps). 0: the scale of the gradient does not matter. Zero stays zero
   Dtype input = Dtype::kBf16;  // f32 or bf16, as the next
   Dtype output = Dtype::kF32;  // f32 where NorMuon follows
@@ -204,7 +205,6 @@ struct CpuOptions {
   int threads = 1;
 };
 
-// Throws DeviceError where the process has loaded a BLAS that starts threads of its own.
 bool cpu_available();
 std::unique_ptr<Kernels> make_cpu_kernels(const CpuOptions& options);
 

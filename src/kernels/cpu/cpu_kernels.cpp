@@ -8,7 +8,6 @@
 #include "kernels/cpu/normuon.h"
 #include "kernels/cpu/orthogonalize.h"
 #include "kernels/cpu/pieces.h"
-#include "kernels/cpu/products.h"
 #include "kernels/cpu/thread_pool.h"
 #include "muster/error.h"
 
@@ -170,9 +169,6 @@ class CpuKernels final : public Kernels {
 }  // namespace
 
 std::unique_ptr<Kernels> make_kernels(const CpuOptions& options, const Elementwise& elementwise) {
-  if (!blas_is_serial()) {
-    throw DeviceError("BLAS: this process loaded an OpenBLAS with threads of its own; Muster needs the serial one");
-  }
   return std::make_unique<CpuKernels>(options, elementwise);
 }
 
@@ -183,7 +179,7 @@ LineAxis line_axis(NormAxis axis, int64_t rows, int64_t columns) {
   return axis == NormAxis::kColumns ? LineAxis::kColumns : LineAxis::kRows;
 }
 
-bool cpu_available() { return cpu::blas_is_serial(); }
+bool cpu_available() { return true; }
 
 std::unique_ptr<Kernels> make_cpu_kernels(const CpuOptions& options) {
   return cpu::make_kernels(options, cpu::best_elementwise());

@@ -1,43 +1,47 @@
 #include "kernels/cpu/products.h"
 
 #include <algorithm>
-
-extern "C" {
-void sgemm_(const char* transpose_a, const char* transpose_b, const int* m, const int* n, const int* k,
-            const float* alpha, const float* a, const int* lda, const float* b, const int* ldb, const float* beta,
-            float* c, const int* ldc);
-int openblas_get_parallel(void);
-}
+#include <blis.h>
 
 namespace muster::kernels::cpu {
 namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// What one call computes: all of C, or its lower triangle (rows and columns alike).
+enum class Part : uint8_t { kAll, kLower };
+
 struct Block {
   int64_t rows;
   int64_t columns;
   int64_t inner;
+  Part part;
 };
 
-// Row-major C = alpha op(A) op(B) + beta C. BLAS reads columns first and so sees the transposes of all three.
-void gemm(Block block, float alpha, Operand a, Operand b, float beta, float* c, int64_t c_stride) {
-  const char* names[] = {"N", "T"};
-  const int m = static_cast<int>(block.columns);
-  const int n = static_cast<int>(block.rows);
-  const int k = static_cast<int>(block.inner);
-  const int lda = static_cast<int>(b.stride);
-  const int ldb = static_cast<int>(a.stride);
-  const int ldc = static_cast<int>(c_stride);
-  sgemm_(names[static_cast<int>(b.transpose)], names[static_cast<int>(a.transpose)], &m, &n, &k, &alpha, b.data, &lda,
-         a.data, &ldb, &beta, c, &ldc);
+// C = alpha op(A) op(B) + beta C, on this thread.
+void gemm(const Block& block, float alpha, Operand a, Operand b, float beta, float* c, int64_t c_stride) {
+  rntm_t runtime;
+  bli_rntm_init(&runtime);
+  bli_rntm_set_num_threads(1, &runtime);
+  // BLIS has a path for small operands that does not pack them. On our tiles it is up to three times slower.
+  bli_rntm_disable_l3_sup(&runtime);
+  const auto name = [](Operand o) { return o.transpose == Transpose::kYes ? BLIS_TRANSPOSE : BLIS_NO_TRANSPOSE; };
+  float* a_data = const_cast<float*>(a.data);
+  float* b_data = const_cast<float*>(b.data);
+  if (block.part == Part::kLower) {
+    bli_sgemmt_ex(BLIS_LOWER, name(a), name(b), block.rows, block.inner, &alpha, a_data, a.stride, 1, b_data, b.stride,
+                  1, &beta, c, c_stride, 1, nullptr, &runtime);
+  } else {
+    bli_sgemm_ex(name(a), name(b), block.rows, block.columns, block.inner, &alpha, a_data, a.stride, 1, b_data,
+                 b.stride, 1, &beta, c, c_stride, 1, nullptr, &runtime);
+  }
 }
 
-// Rows of a panel. Small ones waste less past the diagonal, large ones pack less: measured, docs/cpu.md.
-int64_t panel_rows(int64_t n) { return n <= 384 ? 64 : n <= 1024 ? 96 : n < 2048 ? 128 : 256; }
-
-constexpr int64_t kTileRows = 768;
-constexpr int64_t kTileColumns = 256;
+// Large enough to run at the full rate, small enough for several threads to share a matrix: docs/cpu.md. Part of the
+// result.
+constexpr int64_t kPanelRows = 256;
+constexpr int64_t kTileRows = 256;
+constexpr int64_t kTileColumns = 768;
 
 void mirror(const SymmetricProduct& p, int64_t begin, int64_t end) {
   // In squares, so that the reads and the writes both stay in cache.
@@ -55,15 +59,12 @@ void mirror(const SymmetricProduct& p, int64_t begin, int64_t end) {
 
 }  // namespace
 
-bool blas_is_serial() { return openblas_get_parallel() == 0; }
-
-int64_t tasks(const SymmetricProduct& product) { return ceil_div(product.n, panel_rows(product.n)); }
+int64_t tasks(const SymmetricProduct& product) { return ceil_div(product.n, kPanelRows); }
 
 void run(const SymmetricProduct& p, int64_t task) {
-  const int64_t height = panel_rows(p.n);
   // The longest first: what is left for the end is small.
-  const int64_t begin = (tasks(p) - 1 - task) * height;
-  const int64_t end = std::min(p.n, begin + height);
+  const int64_t begin = (tasks(p) - 1 - task) * kPanelRows;
+  const int64_t end = std::min(p.n, begin + kPanelRows);
   float* c = p.c + begin * p.n;
   if (p.beta != 0) {
     const float* d = p.d + begin * p.n;
@@ -71,7 +72,10 @@ void run(const SymmetricProduct& p, int64_t task) {
   }
   Operand a = p.a;
   a.data += p.a.transpose == Transpose::kNo ? begin * p.a.stride : begin;
-  gemm({end - begin, end, p.inner}, p.alpha, a, p.b, p.beta, c, p.n);
+  if (begin > 0) gemm({end - begin, begin, p.inner, Part::kAll}, p.alpha, a, p.b, p.beta, c, p.n);
+  Operand b = p.b;
+  b.data += p.b.transpose == Transpose::kNo ? begin : begin * p.b.stride;
+  gemm({end - begin, end - begin, p.inner, Part::kLower}, p.alpha, a, b, p.beta, c + begin, p.n);
   if (p.diagonal != 0) {
     for (int64_t i = begin; i < end; ++i) p.c[i * p.n + i] += p.diagonal;
   }
@@ -79,13 +83,7 @@ void run(const SymmetricProduct& p, int64_t task) {
 }
 
 double flops(const SymmetricProduct& p) {
-  const int64_t height = panel_rows(p.n);
-  double sum = 0;
-  for (int64_t begin = 0; begin < p.n; begin += height) {
-    const int64_t end = std::min(p.n, begin + height);
-    sum += 2.0 * static_cast<double>(end - begin) * static_cast<double>(end) * static_cast<double>(p.inner);
-  }
-  return sum;
+  return static_cast<double>(p.n) * static_cast<double>(p.n + 1) * static_cast<double>(p.inner);
 }
 
 int64_t tasks(const Product& p) { return ceil_div(p.rows, kTileRows) * ceil_div(p.columns, kTileColumns); }
@@ -94,7 +92,7 @@ void run(const Product& p, int64_t task) {
   const int64_t across = ceil_div(p.columns, kTileColumns);
   const int64_t row = task / across * kTileRows;
   const int64_t column = task % across * kTileColumns;
-  const Block block{std::min(kTileRows, p.rows - row), std::min(kTileColumns, p.columns - column), p.inner};
+  const Block block{std::min(kTileRows, p.rows - row), std::min(kTileColumns, p.columns - column), p.inner, Part::kAll};
   gemm(block, 1, {p.a + row * p.inner, p.inner}, {p.b + column, p.columns}, 0, p.c + row * p.columns + column,
        p.columns);
 }

@@ -6,9 +6,6 @@
 
 namespace muster::kernels::cpu {
 
-// Whether the BLAS in this process keeps to one thread, and can be called from many.
-bool blas_is_serial();
-
 enum class Transpose : uint8_t { kNo, kYes };
 
 // An operand: op(A), read with a stride of `stride` elements from row to row of A.
@@ -34,7 +31,7 @@ struct SymmetricProduct {
 
 int64_t tasks(const SymmetricProduct& product);
 void run(const SymmetricProduct& product, int64_t task);
-double flops(const SymmetricProduct& product);  // executed: panels reach past the diagonal
+double flops(const SymmetricProduct& product);  // of the triangle
 
 // C = A B, rows x columns, contiguous.
 struct Product {
