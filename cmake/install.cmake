@@ -11,4 +11,5 @@ configure_package_config_file(cmake/musterConfig.cmake.in ${PROJECT_BINARY_DIR}/
   INSTALL_DESTINATION ${config_dir} NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/musterConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/musterConfig.cmake ${PROJECT_BINARY_DIR}/musterConfigVersion.cmake
+  cmake/blis.cmake
   DESTINATION ${config_dir})

@@ -1,0 +1,22 @@
+# How the kernels are compiled: the same loops for several instruction sets, all to give the same bits.
+
+include(CheckCXXCompilerFlag)
+
+function(muster_kernel_options)
+  file(GLOB_RECURSE kernels ${PROJECT_SOURCE_DIR}/src/kernels/*.cpp)
+  # A product and a sum rounded as one on some machines only would tell them apart.
+  set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+  # Neither of these changes a value; both keep loops from being vectorised.
+  set(loops -ffp-contract=off -fno-math-errno -fno-trapping-math)
+  set(portable "")
+  set(avx2 -mavx2)
+  set(avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+  foreach(set IN ITEMS portable avx2 avx512)
+    string(REPLACE ";" " " flags "${${set}}")
+    check_cxx_compiler_flag("${flags}" MUSTER_HAS_${set})
+    if(MUSTER_HAS_${set})
+      set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cpu/elementwise_${set}.cpp PROPERTIES
+        COMPILE_OPTIONS "${loops};${${set}}")
+    endif()
+  endforeach()
+endfunction()

@@ -1,0 +1,19 @@
+// Compiled with the flags for AVX2 where the compiler knows them; FMA stays off.
+#include "kernels/cpu/elementwise.h"
+
+#ifdef __AVX2__
+#include "kernels/cpu/elementwise_loops.h"
+#endif
+
+namespace muster::kernels::cpu {
+
+const Elementwise* avx2_elementwise() {
+#ifdef __AVX2__
+  static constexpr Elementwise table = elementwise_table("avx2");
+  return __builtin_cpu_supports("avx2") ? &table : nullptr;
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace muster::kernels::cpu

@@ -1,0 +1,299 @@
+// The loops behind Elementwise. Included once by each elementwise_<instruction set>.cpp, which is compiled with its own
+// flags; plain C++ that the compiler vectorises. Calls no inline function of the standard library: the linker could
+// keep this file's copy of it for machines that lack the instructions.
+#pragma once
+
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/elementwise_values.h"
+
+namespace muster::kernels::cpu {
+namespace {
+
+template <typename T>
+struct Type {
+  using type = T;
+};
+
+template <auto v>
+struct Value {
+  static constexpr auto value = v;
+};
+
+// Runtime options as template arguments.
+template <typename F>
+MUSTER_INLINE void with_dtype(Dtype dtype, F f) {
+  if (dtype == Dtype::kBf16) {
+    f(Type<Bf16>{});
+  } else {
+    f(Type<float>{});
+  }
+}
+
+template <typename F>
+MUSTER_INLINE void with_decay(Decay decay, F f) {
+  if (decay == Decay::kCautious) {
+    f(Value<Decay::kCautious>{});
+  } else {
+    f(Value<Decay::kPlain>{});
+  }
+}
+
+template <typename F>
+MUSTER_INLINE void with_form(WeightForm form, F f) {
+  switch (form) {
+    case WeightForm::kF32:
+      return f(Value<WeightForm::kF32>{});
+    case WeightForm::kBf16:
+      return f(Value<WeightForm::kBf16>{});
+    case WeightForm::kBf16Master:
+      return f(Value<WeightForm::kBf16Master>{});
+    case WeightForm::kBf16Mantissa:
+      return f(Value<WeightForm::kBf16Mantissa>{});
+    case WeightForm::kBf16Stochastic:
+      return f(Value<WeightForm::kBf16Stochastic>{});
+  }
+}
+
+// lerp(from, to, part), rounded the same way everywhere.
+MUSTER_INLINE float toward(float from, float to, float part) { return from + (to - from) * part; }
+
+template <typename G, typename M, typename U, MomentumForm form, bool nesterov>
+void momentum_block(const MomentumOptions& options, const MomentumBlock& block) {
+  const float mu = static_cast<float>(options.mu);
+  const float rest = static_cast<float>(1 - options.mu);
+  const float scale = static_cast<float>(options.grad_scale);
+  for (int64_t i = 0; i < block.rows; ++i) {
+    const G* __restrict grad = static_cast<const G*>(block.grad);
+    M* __restrict momentum = static_cast<M*>(block.momentum) + i * block.momentum_stride;
+    U* __restrict update = static_cast<U*>(block.update) + i * block.update_stride;
+    const auto element = [=](int64_t j, float g) __attribute__((always_inline)) {
+      const float before = load(momentum[j]);
+      const float m = form == MomentumForm::kEma ? toward(before, g, rest) : mu * before + g;
+      float u = m;
+      if constexpr (nesterov) u = form == MomentumForm::kEma ? toward(g, m, mu) : mu * m + g;
+      store(momentum[j], m);
+      store(update[j], u);
+    };
+    if (grad == nullptr) {
+      for (int64_t j = 0; j < block.columns; ++j) element(j, 0.0f);
+    } else {
+      grad += i * block.grad_stride;
+      for (int64_t j = 0; j < block.columns; ++j) element(j, load(grad[j]) * scale);
+    }
+  }
+}
+
+void momentum_pack(const MomentumOptions& options, const MomentumBlock& block) {
+  with_dtype(options.grad, [&]<typename G>(Type<G>) {
+    with_dtype(options.momentum, [&]<typename M>(Type<M>) {
+      with_dtype(options.wire, [&]<typename U>(Type<U>) {
+        constexpr MomentumForm ema = MomentumForm::kEma;
+        constexpr MomentumForm sum = MomentumForm::kSum;
+        if (options.form == ema) {
+          options.nesterov ? momentum_block<G, M, U, ema, true>(options, block)
+                           : momentum_block<G, M, U, ema, false>(options, block);
+        } else {
+          options.nesterov ? momentum_block<G, M, U, sum, true>(options, block)
+                           : momentum_block<G, M, U, sum, false>(options, block);
+        }
+      });
+    });
+  });
+}
+
+template <typename U, WeightForm form, Decay decay>
+void apply_block(const ApplyOptions& options, const ApplyBlock& block) {
+  const float step = static_cast<float>(block.step);
+  const float keep = static_cast<float>(1 - block.decay);
+  const uint64_t key = rounding_key(options.rounding, block.weight.stream);
+  for (int64_t i = 0; i < block.rows; ++i) {
+    const U* __restrict update = static_cast<const U*>(block.update) + i * block.update_stride;
+    const Weights<form> weights(block.weight, i * block.weight.stride, key,
+                                static_cast<uint64_t>(block.weight.first_index + i * block.weight.row_index_stride));
+    for (int64_t j = 0; j < block.columns; ++j) {
+      weights.set(j, decayed<decay>(weights.get(j), load(update[j]) * step, keep));
+    }
+  }
+}
+
+void apply(const ApplyOptions& options, const ApplyBlock& block) {
+  with_dtype(options.wire, [&]<typename U>(Type<U>) {
+    with_form(options.form, [&]<WeightForm form>(Value<form>) {
+      with_decay(options.decay, [&]<Decay decay>(Value<decay>) { apply_block<U, form, decay>(options, block); });
+    });
+  });
+}
+
+// 1 / (1 - beta^step), by squaring: pow() of another library may round otherwise.
+double bias_correction(double beta, int64_t step) {
+  double power = 1;
+  for (double base = beta; step > 0; step /= 2, base *= base) {
+    if (step % 2 != 0) power *= base;
+  }
+  return 1 / (1 - power);
+}
+
+template <typename G, WeightForm form, Decay decay>
+void adamw_range(const AdamWOptions& options, const ElementRange& range) {
+  const float rest1 = static_cast<float>(1 - options.beta1);
+  const float rest2 = static_cast<float>(1 - options.beta2);
+  const float correct1 = static_cast<float>(bias_correction(options.beta1, options.step));
+  const float correct2 = static_cast<float>(bias_correction(options.beta2, options.step));
+  const float eps = static_cast<float>(options.eps);
+  const float scale = static_cast<float>(options.grad_scale);
+  const float lr = static_cast<float>(range.lr);
+  const float keep = static_cast<float>(1 - range.decay);
+  const uint64_t key = rounding_key(options.rounding, range.weight.stream);
+  const G* __restrict grad = static_cast<const G*>(range.grad);
+  float* __restrict first = range.first;
+  float* __restrict second = range.second;
+  const Weights<form> weights(range.weight, 0, key, static_cast<uint64_t>(range.weight.first_index));
+  const auto element = [=](int64_t j, float g) __attribute__((always_inline)) {
+    const float m = toward(first[j], g, rest1);
+    const float v = toward(second[j], g * g, rest2);
+    first[j] = m;
+    second[j] = v;
+    const float change = lr * ((m * correct1) / (__builtin_sqrtf(v * correct2) + eps));
+    weights.set(j, decayed<decay>(weights.get(j), change, keep));
+  };
+  if (grad == nullptr) {
+    for (int64_t j = 0; j < range.count; ++j) element(j, 0.0f);
+  } else {
+    for (int64_t j = 0; j < range.count; ++j) element(j, load(grad[j]) * scale);
+  }
+}
+
+void adamw(const AdamWOptions& options, const ElementRange& range) {
+  with_dtype(options.grad, [&]<typename G>(Type<G>) {
+    with_form(options.form, [&]<WeightForm form>(Value<form>) {
+      with_decay(options.decay, [&]<Decay decay>(Value<decay>) { adamw_range<G, form, decay>(options, range); });
+    });
+  });
+}
+
+template <typename G, WeightForm form, Decay decay>
+void lion_range(const LionOptions& options, const ElementRange& range) {
+  const float rest1 = static_cast<float>(1 - options.beta1);
+  const float rest2 = static_cast<float>(1 - options.beta2);
+  const float scale = static_cast<float>(options.grad_scale);
+  const float lr = static_cast<float>(range.lr);
+  const float keep = static_cast<float>(1 - range.decay);
+  const uint64_t key = rounding_key(options.rounding, range.weight.stream);
+  const G* __restrict grad = static_cast<const G*>(range.grad);
+  float* __restrict momentum = range.first;
+  const Weights<form> weights(range.weight, 0, key, static_cast<uint64_t>(range.weight.first_index));
+  const auto element = [=](int64_t j, float g) __attribute__((always_inline)) {
+    const float direction = toward(momentum[j], g, rest1);
+    momentum[j] = toward(momentum[j], g, rest2);
+    const float change = direction > 0 ? lr : direction < 0 ? -lr : 0.0f;
+    weights.set(j, decayed<decay>(weights.get(j), change, keep));
+  };
+  if (grad == nullptr) {
+    for (int64_t j = 0; j < range.count; ++j) element(j, 0.0f);
+  } else {
+    for (int64_t j = 0; j < range.count; ++j) element(j, load(grad[j]) * scale);
+  }
+}
+
+void lion(const LionOptions& options, const ElementRange& range) {
+  with_dtype(options.grad, [&]<typename G>(Type<G>) {
+    with_form(options.form, [&]<WeightForm form>(Value<form>) {
+      with_decay(options.decay, [&]<Decay decay>(Value<decay>) { lion_range<G, form, decay>(options, range); });
+    });
+  });
+}
+
+// Sixteen lanes on every machine: their number is part of the result.
+template <typename T>
+double sum_squares_of(const T* __restrict values, int64_t count) {
+  constexpr int kLanes = 16;
+  double lanes[kLanes] = {};
+  int64_t j = 0;
+  for (; j + kLanes <= count; j += kLanes) {
+    for (int l = 0; l < kLanes; ++l) {
+      const double x = load(values[j + l]);
+      lanes[l] += x * x;
+    }
+  }
+  for (int l = 0; j < count; ++j, ++l) {
+    const double x = load(values[j]);
+    lanes[l] += x * x;
+  }
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+  return lanes[0];
+}
+
+double sum_squares(Dtype dtype, const void* values, int64_t count) {
+  double sum = 0;
+  with_dtype(dtype, [&]<typename T>(Type<T>) { sum = sum_squares_of(static_cast<const T*>(values), count); });
+  return sum;
+}
+
+void add_squares(const float* __restrict values, int64_t count, double* __restrict sums) {
+  for (int64_t j = 0; j < count; ++j) {
+    const double x = values[j];
+    sums[j] += x * x;
+  }
+}
+
+void normalize(Dtype dtype, const void* values, int64_t count, double factor, float* to) {
+  with_dtype(dtype, [&]<typename T>(Type<T>) {
+    const T* __restrict from = static_cast<const T*>(values);
+    float* __restrict out = to;
+    for (int64_t j = 0; j < count; ++j) out[j] = static_cast<float>(static_cast<double>(load(from[j])) * factor);
+  });
+}
+
+// Not __restrict: `to` may be `values`.
+void scale_to_wire(const float* values, int64_t count, float factor, const float* factors, Dtype wire, void* to) {
+  with_dtype(wire, [&]<typename T>(Type<T>) {
+    T* out = static_cast<T*>(to);
+    if (factors == nullptr) {
+      for (int64_t j = 0; j < count; ++j) store(out[j], values[j] * factor);
+    } else {
+      for (int64_t j = 0; j < count; ++j) store(out[j], values[j] * factors[j]);
+    }
+  });
+}
+
+MUSTER_INLINE bool non_finite(float x) { return (bits_of(x) & 0x7f800000u) == 0x7f800000u; }
+
+bool all_finite(Dtype dtype, const void* values, int64_t count) {
+  uint32_t bad = 0;
+  with_dtype(dtype, [&]<typename T>(Type<T>) {
+    const T* x = static_cast<const T*>(values);
+    uint32_t found = 0;
+    for (int64_t j = 0; j < count; ++j) found |= non_finite(load(x[j])) ? 1u : 0u;
+    bad = found;
+  });
+  return bad == 0;
+}
+
+void zero_non_finite(Dtype dtype, void* values, int64_t count) {
+  with_dtype(dtype, [&]<typename T>(Type<T>) {
+    T* x = static_cast<T*>(values);
+    for (int64_t j = 0; j < count; ++j) {
+      const float value = load(x[j]);
+      store(x[j], non_finite(value) ? 0.0f : value);
+    }
+  });
+}
+
+constexpr Elementwise elementwise_table(const char* name) {
+  return {.name = name,
+          .momentum_pack = momentum_pack,
+          .apply = apply,
+          .adamw = adamw,
+          .lion = lion,
+          .sum_squares = sum_squares,
+          .add_squares = add_squares,
+          .normalize = normalize,
+          .scale_to_wire = scale_to_wire,
+          .all_finite = all_finite,
+          .zero_non_finite = zero_non_finite};
+}
+
+}  // namespace
+}  // namespace muster::kernels::cpu

@@ -1,0 +1,131 @@
+// How values of each dtype and weights of each form are read and rounded. Part of elementwise_loops.h: everything has
+// internal linkage, because each of its files compiles this for another instruction set and the linker must not merge
+// them.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace muster::kernels::cpu {
+namespace {
+
+#define MUSTER_INLINE [[gnu::always_inline]] inline
+
+struct Bf16 {
+  uint16_t bits;
+};
+
+MUSTER_INLINE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+MUSTER_INLINE float from_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+MUSTER_INLINE float load(float x) { return x; }
+MUSTER_INLINE float load(Bf16 x) { return from_bits(static_cast<uint32_t>(x.bits) << 16); }
+
+MUSTER_INLINE void store(float& to, float x) { to = x; }
+MUSTER_INLINE void store(Bf16& to, float x) {
+  const uint32_t bits = bits_of(x);
+  const uint32_t nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  // Rounding must not carry a NaN into an infinity.
+  const uint32_t quiet = (bits >> 16) | 0x40u;
+  to.bits = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : nearest);
+}
+
+// A bijection of 64 bits in which every input bit reaches every output bit (the finalizer of SplitMix64).
+MUSTER_INLINE uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
+
+MUSTER_INLINE uint64_t rounding_key(const Rounding& rounding, uint64_t stream) {
+  return mix(mix(mix(rounding.seed + kGolden) ^ (rounding.step + kGolden)) ^ (stream + kGolden));
+}
+
+MUSTER_INLINE void store_stochastic(Bf16& to, float x, uint64_t key, uint64_t index) {
+  const uint32_t bits = bits_of(x);
+  const uint32_t random = static_cast<uint32_t>(mix(key + index * kGolden) >> 48);
+  const uint32_t carried = (bits + random) >> 16;
+  const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+  Bf16 plain;
+  store(plain, x);
+  to.bits = static_cast<uint16_t>(finite ? carried : plain.bits);
+}
+
+// One row of weights.
+template <WeightForm form>
+struct Weights;
+
+template <>
+struct Weights<WeightForm::kF32> {
+  float* __restrict data;
+  Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t) : data(static_cast<float*>(w.data) + offset) {}
+  MUSTER_INLINE float get(int64_t j) const { return data[j]; }
+  MUSTER_INLINE void set(int64_t j, float x) const { data[j] = x; }
+};
+
+template <>
+struct Weights<WeightForm::kBf16> {
+  Bf16* __restrict data;
+  Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t) : data(static_cast<Bf16*>(w.data) + offset) {}
+  MUSTER_INLINE float get(int64_t j) const { return load(data[j]); }
+  MUSTER_INLINE void set(int64_t j, float x) const { store(data[j], x); }
+};
+
+template <>
+struct Weights<WeightForm::kBf16Master> {
+  Bf16* __restrict data;
+  float* __restrict master;
+  Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t)
+      : data(static_cast<Bf16*>(w.data) + offset), master(static_cast<float*>(w.extra) + offset) {}
+  MUSTER_INLINE float get(int64_t j) const { return master[j]; }
+  MUSTER_INLINE void set(int64_t j, float x) const {
+    master[j] = x;
+    store(data[j], x);
+  }
+};
+
+template <>
+struct Weights<WeightForm::kBf16Mantissa> {
+  uint16_t* __restrict data;
+  uint16_t* __restrict mantissa;
+  Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t)
+      : data(static_cast<uint16_t*>(w.data) + offset), mantissa(static_cast<uint16_t*>(w.extra) + offset) {}
+  MUSTER_INLINE float get(int64_t j) const { return from_bits(static_cast<uint32_t>(data[j]) << 16 | mantissa[j]); }
+  MUSTER_INLINE void set(int64_t j, float x) const {
+    const uint32_t bits = bits_of(x);
+    data[j] = static_cast<uint16_t>(bits >> 16);
+    mantissa[j] = static_cast<uint16_t>(bits & 0xffffu);
+  }
+};
+
+template <>
+struct Weights<WeightForm::kBf16Stochastic> {
+  Bf16* __restrict data;
+  uint64_t key;
+  uint64_t first;  // index of the row's first element
+  Weights(const WeightBlock& w, int64_t offset, uint64_t k, uint64_t index)
+      : data(static_cast<Bf16*>(w.data) + offset), key(k), first(index) {}
+  MUSTER_INLINE float get(int64_t j) const { return load(data[j]); }
+  MUSTER_INLINE void set(int64_t j, float x) const {
+    store_stochastic(data[j], x, key, first + static_cast<uint64_t>(j));
+  }
+};
+
+// W <- keep W where decay applies, then W - change.
+template <Decay decay>
+MUSTER_INLINE float decayed(float w, float change, float keep) {
+  if constexpr (decay == Decay::kPlain) {
+    return w * keep - change;
+  } else {
+    // Signs, not a product: that of two small numbers would vanish. Bitwise operators, because branches do not
+    // vectorise.
+    const bool opposite = static_cast<bool>(((w < 0) & (change > 0)) | ((w > 0) & (change < 0)));
+    return w * (opposite ? 1.0f : keep) - change;
+  }
+}
+
+}  // namespace
+}  // namespace muster::kernels::cpu

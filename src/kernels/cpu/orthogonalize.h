@@ -1,0 +1,34 @@
+// Newton-Schulz in f32 on a batch of matrices of one shape.
+#pragma once
+
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/kernels.h"
+
+namespace muster::kernels::cpu {
+
+enum class Form : uint8_t {
+  kStandard,  // X <- (a I + b A + c A^2) X every step
+  kGram,      // iterates on the Gram matrix and multiplies X twice: fewer FLOPs where one side is longer
+};
+
+// The only thing that decides the form.
+Form form_of(MatrixShape shape);
+
+// Where the work is done, and by which form.
+struct OrthogonalizeContext {
+  const Elementwise& elementwise;
+  ThreadPool& pool;
+  Form form;
+};
+
+// Bytes of scratch for one matrix. Each further one up to the number of threads lets another thread work alone.
+int64_t orthogonalize_matrix_bytes(Form form, MatrixShape shape);
+
+void orthogonalize(const OrthogonalizeContext& context, const OrthogonalizeOptions& options, MatrixShape shape,
+                   std::span<const MatrixPair> batch, Workspace workspace);
+
+// Executed on one matrix, in BLAS.
+double orthogonalize_flops(Form form, MatrixShape shape, int64_t steps);
+
+}  // namespace muster::kernels::cpu

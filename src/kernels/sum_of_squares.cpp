@@ -1,0 +1,116 @@
+#include "kernels/sum_of_squares.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace muster::kernels {
+namespace {
+
+__extension__ typedef unsigned __int128 Wide;
+
+}  // namespace
+
+// Squares of mantissas by exponent. Four copies: neighbours often share an exponent, and would wait for each other's
+// store.
+struct SumOfSquares::Bins {
+  static constexpr int kExponents = 256;
+  static constexpr int kCopies = 4;
+  // A square takes 48 bits of a bin's 64.
+  static constexpr int64_t kRoom = int64_t{1} << 16;
+
+  uint64_t sums[kCopies][kExponents] = {};
+  int64_t room = kRoom;
+};
+
+template <typename Load>
+void SumOfSquares::add_all(int64_t rows, int64_t columns, int64_t stride, Load load) {
+  Bins bins;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t begin = 0; begin < columns;) {
+      const int64_t end = std::min(columns, begin + bins.room);
+      for (int64_t j = begin; j < end; ++j) {
+        const uint32_t bits = load(r * stride + j) & 0x7fffffffu;
+        const uint32_t exponent = bits >> 23;
+        const uint64_t mantissa = (bits & 0x7fffffu) | (exponent == 0 ? 0 : 0x800000u);
+        bins.sums[j % Bins::kCopies][exponent] += mantissa * mantissa;
+        if (exponent == 255) [[unlikely]]
+          ++words_[bits > 0x7f800000u ? kLimbs : kLimbs + 1];
+      }
+      bins.room -= end - begin;
+      begin = end;
+      if (bins.room == 0) flush(bins);
+    }
+  }
+  flush(bins);
+}
+
+void SumOfSquares::flush(Bins& bins) {
+  for (auto& copy : bins.sums) {
+    for (int e = 0; e < Bins::kExponents - 1; ++e) {
+      // A subnormal's exponent is that of the smallest normal.
+      if (copy[e] != 0) add_at_bit(copy[e], 2 * std::max(e - 1, 0));
+    }
+  }
+  bins = Bins{};
+  carry();
+}
+
+void SumOfSquares::add(const float* values, int64_t rows, int64_t columns, int64_t stride) {
+  add_all(rows, columns, stride, [values](int64_t i) { return std::bit_cast<uint32_t>(values[i]); });
+}
+
+void SumOfSquares::add_bf16(const uint16_t* values, int64_t rows, int64_t columns, int64_t stride) {
+  add_all(rows, columns, stride, [values](int64_t i) { return uint32_t{values[i]} << 16; });
+}
+
+void SumOfSquares::merge(const SumOfSquares& other) {
+  for (int i = 0; i < kWords; ++i) words_[i] += other.words_[i];
+  carry();
+}
+
+void SumOfSquares::add_at_bit(uint64_t amount, int bit) {
+  const int limb = bit / 32;
+  const int shift = bit % 32;
+  const uint64_t low = amount << shift;
+  words_[limb] += static_cast<int64_t>(low & 0xffffffffu);
+  words_[limb + 1] += static_cast<int64_t>(low >> 32);
+  words_[limb + 2] += shift == 0 ? 0 : static_cast<int64_t>(amount >> (64 - shift));
+}
+
+void SumOfSquares::carry() {
+  for (int i = 0; i + 1 < kLimbs; ++i) {
+    words_[i + 1] += words_[i] >> 32;
+    words_[i] &= 0xffffffff;
+  }
+}
+
+double SumOfSquares::value() const {
+  if (words_[kLimbs] != 0) return std::numeric_limits<double>::quiet_NaN();
+  if (words_[kLimbs + 1] != 0) return std::numeric_limits<double>::infinity();
+  SumOfSquares sum = *this;
+  sum.carry();
+  int top = kLimbs - 1;
+  while (top > 0 && sum.words_[top] == 0) --top;
+  // 64 bits from the highest one down; what lies below only matters as "more than nothing".
+  Wide head = static_cast<uint64_t>(sum.words_[top]);
+  int bit = 32 * top;
+  bool rest = false;
+  for (int i = top - 1; i >= 0; --i) {
+    const uint64_t limb = static_cast<uint64_t>(sum.words_[i]);
+    if (i >= top - 2) {
+      head = head << 32 | limb;
+      bit -= 32;
+    } else {
+      rest = rest || limb != 0;
+    }
+  }
+  int drop = 0;
+  while (head >> drop >> 62 != 0) ++drop;
+  rest = rest || (head & ((Wide{1} << drop) - 1)) != 0;
+  const uint64_t mantissa = static_cast<uint64_t>(head >> drop) << 1 | (rest ? 1 : 0);
+  return std::ldexp(static_cast<double>(mantissa), bit + drop - 1 - 298);
+}
+
+}  // namespace muster::kernels

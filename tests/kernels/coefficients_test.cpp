@@ -1,0 +1,47 @@
+#include "kernels/coefficients.h"
+
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/step_scale.h"
+#include "muster/error.h"
+
+namespace muster::kernels {
+namespace {
+
+TEST(Coefficients, EverySetBringsSingularValuesNearOne) {
+  EXPECT_THAT(coefficient_names(),
+              testing::ElementsAre("jordan", "quintic", "polar_express", "polar_express_safe", "cans", "aol4"));
+  for (const std::string_view name : coefficient_names()) {
+    const Coefficients set = coefficients(name);
+    EXPECT_EQ(set.steps.size(), name == "aol4" ? 4u : 5u);
+    for (double start = 0.02; start < 1; start += 0.001) {
+      double x = start / set.safety;
+      for (const Step& s : set.steps) x = s.a * x + s.b * std::pow(x, 3) + s.c * std::pow(x, 5);
+      // jordan swings between 0.68 and 1.13; the others are closer.
+      EXPECT_GT(x, 0.6) << name << " " << start;
+      EXPECT_LT(x, 1.3) << name << " " << start;
+    }
+  }
+}
+
+TEST(Coefficients, AnUnknownNameIsRefusedWithTheKnownOnes) {
+  EXPECT_THAT([] { coefficients("polar"); },
+              testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("jordan, quintic, polar_express")));
+}
+
+TEST(StepScale, FollowsTheShape) {
+  EXPECT_EQ(step_scale(step_scale_named("none"), 8, 2), 1);
+  EXPECT_EQ(step_scale(step_scale_named("spectral"), 8, 2), 2);
+  EXPECT_EQ(step_scale(step_scale_named("spectral"), 2, 8), 0.5);
+  EXPECT_EQ(step_scale(step_scale_named("jordan"), 2, 8), 1);
+  EXPECT_EQ(step_scale(step_scale_named("jordan"), 8, 2), 2);
+  EXPECT_DOUBLE_EQ(step_scale(step_scale_named("rms"), 100, 25), 2);
+  EXPECT_EQ(step_scale(step_scale_named("fan"), 2, 8), 2);
+  EXPECT_THROW(step_scale_named("spectrum"), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace muster::kernels

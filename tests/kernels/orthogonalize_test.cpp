@@ -1,0 +1,198 @@
+#include "kernels/cpu/orthogonalize.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "kernel_support.h"
+#include "muster/error.h"
+
+namespace muster::kernels {
+namespace {
+
+using cpu::Form;
+
+// Around the vectors, the panels of 256 rows and the tiles of 256 x 768.
+const std::vector<MatrixShape> kShapes{{1, 1},    {1, 12},    {12, 1},    {6, 12},   {12, 6},   {63, 64},  {64, 64},
+                                       {65, 64},  {64, 65},   {100, 130}, {130, 90}, {60, 257}, {300, 30}, {20, 800},
+                                       {800, 20}, {129, 129}, {40, 256},  {255, 40}, {257, 260}};
+
+// An error made in f32, 6e-8, grows by at most the slope of the polynomials at 0 (polar_express: 990) where singular
+// values are small. With a single one, which is then 1, cans takes it to 1.99 with a slope of 26 in its first step
+// alone.
+constexpr double kTolerance = 2e-4;
+constexpr double kSingleTolerance = 1e-2;
+
+double distance(const std::vector<float>& result, const reference::Matrix& expected) {
+  double sum = 0;
+  for (size_t i = 0; i < result.size(); ++i) sum += std::pow(static_cast<double>(result[i]) - expected.data[i], 2);
+  const double shorter = static_cast<double>(std::min(expected.rows, expected.columns));
+  return std::sqrt(sum / shorter);
+}
+
+TEST(Orthogonalize, AgreesWithTheReferenceForEveryShapeSetAndForm) {
+  for (const MatrixShape shape : kShapes) {
+    const std::vector<float> input = random_values(shape.rows * shape.columns, 3);
+    for (const std::string_view name : coefficient_names()) {
+      const Coefficients set = coefficients(name);
+      const reference::Matrix expected =
+          reference::newton_schulz({shape.rows, shape.columns, to_double(input)}, reference_options(set));
+      const double tolerance = std::min(shape.rows, shape.columns) == 1 ? kSingleTolerance : kTolerance;
+      for (const Form form : {Form::kStandard, Form::kGram}) {
+        EXPECT_LT(distance(orthogonalized(set, shape, input, form), expected), tolerance)
+            << name_of(shape) << " " << name << (form == Form::kGram ? " gram" : " standard");
+      }
+    }
+  }
+}
+
+TEST(Orthogonalize, TakesAnyNumberOfSteps) {
+  const MatrixShape shape{33, 70};
+  const std::vector<float> input = random_values(33 * 70, 4);
+  Coefficients set = coefficients("jordan");
+  for (size_t steps = 1; steps <= 8; ++steps) {
+    set.steps.assign(steps, set.steps.front());
+    const reference::Matrix expected =
+        reference::newton_schulz({shape.rows, shape.columns, to_double(input)}, reference_options(set));
+    for (const Form form : {Form::kStandard, Form::kGram}) {
+      EXPECT_LT(distance(orthogonalized(set, shape, input, form), expected), kTolerance) << steps;
+    }
+  }
+}
+
+TEST(Orthogonalize, TheFormDependsOnTheShapeAlone) {
+  EXPECT_EQ(cpu::form_of({768, 768}), Form::kStandard);
+  EXPECT_EQ(cpu::form_of({768, 3072}), Form::kGram);
+  EXPECT_EQ(cpu::form_of({3072, 768}), Form::kGram);
+  EXPECT_EQ(cpu::form_of({5, 7}), Form::kStandard);
+}
+
+// Whatever the batch, the threads, the instruction set, the room and the alignment: the same bits.
+TEST(Orthogonalize, AMatrixGivesTheSameBitsInEveryBatch) {
+  for (const MatrixShape shape : {MatrixShape{1, 12}, {6, 12}, {64, 65}, {130, 400}, {400, 130}, {260, 260}}) {
+    const size_t size = static_cast<size_t>(shape.rows * shape.columns);
+    OrthogonalizeOptions options{.coefficients = coefficients("polar_express")};
+    std::vector<std::vector<uint16_t>> inputs;
+    std::vector<std::vector<uint32_t>> expected;
+    for (uint32_t m = 0; m < 7; ++m) {
+      inputs.push_back(to_bf16(random_values(shape.rows * shape.columns, m)));
+      std::vector<float> output(size);
+      Scratch scratch(cpu::orthogonalize_matrix_bytes(cpu::form_of(shape), shape));
+      const MatrixPair pair{inputs.back().data(), output.data()};
+      make_cpu_kernels({})->orthogonalize(options, shape, std::span(&pair, 1), scratch.get());
+      expected.emplace_back(size);
+      std::memcpy(expected.back().data(), output.data(), size * 4);
+    }
+    for (const cpu::Elementwise* set : all_elementwise()) {
+      for (const int threads : {1, 2, 3}) {
+        const auto kernels = cpu::make_kernels({.threads = threads}, *set);
+        for (const size_t batch : {1, 2, 3, 7}) {
+          for (const int64_t room : {int64_t{1}, int64_t{2}, int64_t{7}}) {
+            std::vector<std::vector<float>> outputs(batch, std::vector<float>(size + 1));
+            std::vector<std::vector<uint16_t>> shifted;
+            std::vector<MatrixPair> pairs;
+            for (size_t m = 0; m < batch; ++m) {
+              shifted.push_back(inputs[m]);
+              shifted.back().insert(shifted.back().begin(), 0);  // off by two bytes
+            }
+            for (size_t m = 0; m < batch; ++m) pairs.push_back({shifted[m].data() + 1, outputs[m].data() + 1});
+            Scratch scratch(room * kernels->orthogonalize_workspace(shape, 1));
+            kernels->orthogonalize(options, shape, pairs, scratch.get());
+            for (size_t m = 0; m < batch; ++m) {
+              ASSERT_EQ(std::memcmp(outputs[m].data() + 1, expected[m].data(), size * 4), 0)
+                  << name_of(shape) << " " << set->name << " threads " << threads << " batch " << batch << " room "
+                  << room << " matrix " << m;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Orthogonalize, WritesBf16RoundedOnceAndMayWriteOverItsInput) {
+  const MatrixShape shape{70, 200};
+  const std::vector<uint16_t> input = to_bf16(random_values(70 * 200, 8));
+  const auto kernels = make_cpu_kernels({.threads = 2});
+  Scratch scratch(kernels->orthogonalize_workspace(shape, 1));
+  OrthogonalizeOptions options{.coefficients = coefficients("jordan")};
+  std::vector<float> exact(input.size());
+  const MatrixPair to_f32{input.data(), exact.data()};
+  kernels->orthogonalize(options, shape, std::span(&to_f32, 1), scratch.get());
+  options.output = Dtype::kBf16;
+  std::vector<uint16_t> in_place = input;
+  const MatrixPair pair{in_place.data(), in_place.data()};
+  kernels->orthogonalize(options, shape, std::span(&pair, 1), scratch.get());
+  EXPECT_EQ(in_place, to_bf16(exact));
+}
+
+TEST(Orthogonalize, ZeroStaysZero) {
+  for (const MatrixShape shape : {MatrixShape{1, 1}, {6, 12}, {64, 64}}) {
+    for (const std::string_view name : coefficient_names()) {
+      for (const Form form : {Form::kStandard, Form::kGram}) {
+        const std::vector<float> zero(static_cast<size_t>(shape.rows * shape.columns));
+        EXPECT_EQ(orthogonalized(coefficients(name), shape, zero, form), zero) << name_of(shape) << " " << name;
+      }
+    }
+  }
+}
+
+TEST(Orthogonalize, ARowOfZerosStaysZeroWithAol) {
+  const MatrixShape shape{8, 20};
+  std::vector<float> input = random_values(160, 5);
+  std::fill_n(input.begin() + 20, 20, 0.0f);
+  const std::vector<float> output = orthogonalized(coefficients("aol4"), shape, input, Form::kStandard);
+  for (size_t j = 0; j < 20; ++j) EXPECT_EQ(output[20 + j], 0.0f);
+}
+
+// A power of two times the input is the same matrix after normalizing, to the bit.
+TEST(Orthogonalize, TheScaleOfTheInputDoesNotMatter) {
+  for (const MatrixShape shape : {MatrixShape{6, 12}, {64, 64}}) {
+    const std::vector<float> input = random_values(shape.rows * shape.columns, 6);
+    const auto set = coefficients("polar_express");
+    const std::vector<float> expected = orthogonalized(set, shape, input, cpu::form_of(shape));
+    for (const int exponent : {-100, -60, 60, 100}) {  // 1e-30 to 1e30
+      std::vector<float> scaled = input;
+      for (float& x : scaled) x = std::ldexp(x, exponent);
+      EXPECT_EQ(orthogonalized(set, shape, scaled, cpu::form_of(shape)), expected) << exponent;
+    }
+  }
+  const std::vector<float> tiny(16, std::numeric_limits<float>::denorm_min());
+  for (float x : orthogonalized(coefficients("polar_express"), {4, 4}, tiny, Form::kStandard)) {
+    EXPECT_NEAR(x, 0.25, 0.05);
+  }
+}
+
+TEST(Orthogonalize, EpsShrinksWhatIsSmall) {
+  const std::vector<float> input = random_values(72, 9, 1e-6f);
+  const Coefficients set = coefficients("jordan");
+  OrthogonalizeOptions options{.coefficients = set, .eps = 1e-5, .input = Dtype::kF32};
+  const auto kernels = make_cpu_kernels({});
+  Scratch scratch(kernels->orthogonalize_workspace({6, 12}, 1));
+  std::vector<float> output(72);
+  const MatrixPair pair{input.data(), output.data()};
+  kernels->orthogonalize(options, {6, 12}, std::span(&pair, 1), scratch.get());
+  const auto expected = reference::newton_schulz({6, 12, to_double(input)}, reference_options(set, 1e-5));
+  EXPECT_LT(distance(output, expected), kTolerance);
+}
+
+TEST(Orthogonalize, SaysWhichWorkspaceItExpected) {
+  const auto kernels = make_cpu_kernels({});
+  const OrthogonalizeOptions options{.coefficients = coefficients("jordan")};
+  const MatrixPair pair{};
+  EXPECT_THROW(kernels->orthogonalize(options, {8, 8}, std::span(&pair, 1), {}), InvalidArgument);
+  EXPECT_NO_THROW(kernels->orthogonalize(options, {8, 8}, {}, {}));
+}
+
+TEST(Orthogonalize, CountsTheFlopsOfBothForms) {
+  // In units of n^3: 20 for square ones, 14 + 6 r for the ratio r, and the diagonals (n + 1 of n).
+  const double cube = 768.0 * 768 * 768;
+  const double symmetric = 769.0 / 768;
+  EXPECT_NEAR(cpu::orthogonalize_flops(Form::kStandard, {768, 768}, 5) / cube, 10 * symmetric + 10, 1e-9);
+  EXPECT_NEAR(cpu::orthogonalize_flops(Form::kGram, {768, 3072}, 5) / cube, (14 + 8) * symmetric + 16, 1e-9);
+}
+
+}  // namespace
+}  // namespace muster::kernels

@@ -1,0 +1,71 @@
+#include "kernels/cpu/products.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "kernel_support.h"
+
+namespace muster::kernels::cpu {
+namespace {
+
+// Sums of up to 520 squares of unit normals reach 600; f32 rounds those by 3e-5, some ten times on the way.
+constexpr double kTolerance = 4e-4;
+
+TEST(Products, ASymmetricProductIsRightAndSymmetricToTheBit) {
+  for (const int64_t n : {1, 5, 64, 130, 255, 257, 520}) {
+    const int64_t inner = n + 7;
+    const std::vector<float> x = random_values(n * inner, 1);
+    const std::vector<float> d = random_values(n * n, 2);
+    for (const Transpose transpose : {Transpose::kNo, Transpose::kYes}) {
+      const bool tall = transpose == Transpose::kYes;  // x is inner x n
+      std::vector<float> symmetric(d);
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t j = 0; j < i; ++j) symmetric[j * n + i] = symmetric[i * n + j];
+      }
+      std::vector<float> c(static_cast<size_t>(n * n), std::nanf(""));
+      SymmetricProduct product{.n = n, .inner = inner};
+      const int64_t stride = tall ? n : inner;
+      product.a = {x.data(), stride, transpose};
+      product.b = {x.data(), stride, tall ? Transpose::kNo : Transpose::kYes};
+      product.alpha = 0.5f;
+      product.beta = -2;
+      product.d = symmetric.data();
+      product.diagonal = 3;
+      product.c = c.data();
+      for (int64_t t = 0; t < tasks(product); ++t) run(product, t);
+      const auto at = [&](int64_t i, int64_t k) { return static_cast<double>(tall ? x[k * n + i] : x[i * inner + k]); };
+      for (int64_t i = 0; i < n; i += 1 + n / 40) {
+        for (int64_t j = 0; j < n; ++j) {
+          double expected = -2.0 * symmetric[i * n + j] + (i == j ? 3 : 0);
+          for (int64_t k = 0; k < inner; ++k) expected += 0.5 * at(i, k) * at(j, k);
+          ASSERT_NEAR(c[i * n + j], expected, kTolerance) << n << " " << i << " " << j;
+          ASSERT_EQ(c[i * n + j], c[j * n + i]);
+        }
+      }
+    }
+  }
+}
+
+TEST(Products, TilesCoverTheWholeProduct) {
+  for (const MatrixShape shape : {MatrixShape{1, 1}, {3, 770}, {257, 5}, {520, 769}, {256, 768}}) {
+    const int64_t inner = 9;
+    const std::vector<float> a = random_values(shape.rows * inner, 3);
+    const std::vector<float> b = random_values(inner * shape.columns, 4);
+    std::vector<float> c(static_cast<size_t>(shape.rows * shape.columns), std::nanf(""));
+    const Product product{shape.rows, shape.columns, inner, a.data(), b.data(), c.data()};
+    for (int64_t t = 0; t < tasks(product); ++t) run(product, t);
+    for (int64_t i = 0; i < shape.rows; ++i) {
+      for (int64_t j = 0; j < shape.columns; ++j) {
+        double expected = 0;
+        for (int64_t k = 0; k < inner; ++k) {
+          expected += static_cast<double>(a[i * inner + k]) * b[k * shape.columns + j];
+        }
+        ASSERT_NEAR(c[i * shape.columns + j], expected, kTolerance) << i << " " << j;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster::kernels::cpu
