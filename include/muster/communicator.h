@@ -2,11 +2,16 @@
 //
 // - Every rank calls the same collectives in the same order. What a rank sends and what its peer expects agree in
 // bytes.
-// - An operation starts at once and ends in wait(); several may be under way. Buffers belong to it until then.
+// - An operation starts at once and ends in wait(); several may be under way. Buffers belong to it until then. It waits
+//   only for the ranks it has messages with.
 // - Sums are taken in the order of the ranks, in the type given: the same bits on every rank, every time.
-// - Nothing waits longer than the timeout. A peer that died, left or is late becomes a CommError that names the
-// operation
-//   and, where it can be known, the rank; afterwards every call on this communicator throws it again at once.
+// - Nothing waits longer than the timeout. A peer that died, left, is late or disagrees becomes a CommError that names
+//   the operation and, where it can be known, the rank; afterwards every call on this communicator throws it again at
+//   once, on all ranks as soon as they notice.
+// - A communicator and its requests are one thread's at a time; abort() alone may come from another. Destroying a
+//   communicator is leaving: operations this rank has started still end, peers that start later ones with it fail.
+//
+// docs/comm.md says what a caller can do about an error.
 #pragma once
 
 #include <chrono>
@@ -30,14 +35,17 @@ struct Receive {
   int64_t bytes = 0;
 };
 
+// Integer sums wrap. A NaN wins over any number in kMin and kMax.
 enum class ReduceOp : uint8_t { kSum, kMin, kMax };
 
 // An operation under way. Destroying it unfinished waits for it, and swallows the error.
 class Request {
  public:
   virtual ~Request() = default;
-  virtual bool test() = 0;  // true once finished; throws CommError
-  virtual void wait() = 0;  // throws CommError
+  // True once finished. Throws CommError, also when the timeout has passed since the first test that said false. MPI
+  // moves large messages only inside such calls: a rank that computes for long should test now and then.
+  virtual bool test() = 0;
+  virtual void wait() = 0;  // for the timeout at most; throws CommError
 };
 
 class Communicator {
@@ -49,11 +57,12 @@ class Communicator {
   virtual std::chrono::milliseconds timeout() const = 0;
 
   // A ragged all-to-all. At most one message to and from each peer, in any order; a message to oneself is a copy. Ranks
-  // that neither send nor receive call it too. `label` names the operation in errors and must be alike on all ranks.
+  // that neither send nor receive call it too; zero bytes are no message. `label` names the operation in errors and
+  // must be alike on all ranks.
   virtual std::unique_ptr<Request> exchange(std::span<const Send> sends, std::span<const Receive> receives,
                                             std::string_view label) = 0;
 
-  // all[r * bytes] onwards is what rank r gave.
+  // all[r * bytes] onwards is what rank r gave; `mine` may be its place there.
   virtual std::unique_ptr<Request> all_gather(const void* mine, void* all, int64_t bytes, std::string_view label) = 0;
   // mine is the element-wise reduction of every rank's part for this rank; parts[r] elements go to rank r.
   virtual std::unique_ptr<Request> reduce_scatter(const float* all, float* mine, std::span<const int64_t> parts,
@@ -70,14 +79,17 @@ class Communicator {
 };
 
 struct CommOptions {
+  // How long a rank waits for another before it gives up; more than zero.
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
 };
 
 // Ranks as threads of this process: element r is rank r's. All share one timeout.
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int32_t ranks, const CommOptions& options = {});
 
-// MPI_COMM_WORLD, duplicated. Initializes MPI if nobody has, and then finalizes it at exit. Throws CommError where MPI
-// was not built in or is not there.
+// MPI_COMM_WORLD, duplicated; all its ranks call this, and destroy what they got: its destructor waits, for the timeout
+// at most, until they have. Initializes MPI if nobody has, and then finalizes it at exit, unless a communicator failed
+// or was not destroyed: MPI_Finalize would wait for the lost rank. Throws CommError where MPI was not built in or is
+// not there.
 bool mpi_available();
 std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions& options = {});
 

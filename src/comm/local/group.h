@@ -1,0 +1,76 @@
+// What ranks of one process share: operations in order, and who has posted what.
+//
+// Whoever comes second to a message copies it, straight from the sender's buffer to the receiver's, before its post()
+// returns. Then both know it is done. The copy runs outside the lock; while it runs neither side may give its buffer
+// back, not even after a failure.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+
+#include "comm/operation.h"
+
+namespace muster::comm::local {
+
+// One rank's part of one operation. Guarded by the group's mutex.
+struct Post {
+  Posting posting;
+  int32_t rank = 0;
+  int64_t sequence = 0;
+  int64_t open = 0;     // messages that are not done
+  int64_t copying = 0;  // of these, being copied at this moment
+};
+
+class Group {
+ public:
+  Group(int32_t ranks, std::chrono::milliseconds timeout);
+
+  int32_t size() const { return static_cast<int32_t>(members_.size()); }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+  // All of these but abort() and leave() throw CommError once the group has failed.
+  std::shared_ptr<Post> post(int32_t rank, Posting posting);
+  // `deadline` is when an unfinished post fails the group.
+  bool test(const Post& post, Clock::time_point deadline);
+  void wait(const Post& post, Clock::time_point deadline);
+  void abort(int32_t rank, std::string_view reason);
+  // The rank posts nothing any more.
+  void leave(int32_t rank);
+
+ private:
+  struct Member {
+    std::condition_variable changed;  // one of its posts is done, or the group has failed
+    int64_t posts = 0;
+    bool left = false;
+  };
+  struct Operation {
+    std::string name;  // as the first to come calls it
+    int32_t first = 0;
+    int32_t arrived = 0;
+    std::vector<std::shared_ptr<Post>> posts;  // by rank
+  };
+  struct Copy {
+    const Send* send;
+    const Receive* receive;
+    std::shared_ptr<Post> other;
+  };
+
+  Operation& operation_of(const Post& post);
+  std::vector<Copy> match(const std::shared_ptr<Post>& mine);
+  void match_message(const Post& from, const Post& to, const std::shared_ptr<Post>& other, std::vector<Copy>& copies);
+  void carry_out(const std::vector<Copy>& copies, Post& mine);
+  std::vector<int32_t> missing(const Post& post);
+  void fail(std::string cause);
+  [[noreturn]] void raise(std::string_view name) const;
+
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::deque<Member> members_;
+  std::deque<Operation> operations_;  // those that some rank has still to post
+  int64_t retired_ = 0;               // the sequence number of the first of them
+  std::optional<std::string> failure_;
+};
+
+}  // namespace muster::comm::local
