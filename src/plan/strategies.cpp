@@ -254,7 +254,8 @@ Plan build_routed(const Catalog& catalog) {
       const size_t ranks = set.holders.size();
       // Replicas each do it all: what lies whole on every rank of each is orthogonalized there, nothing moves.
       const size_t of_replica = ranks / static_cast<size_t>(set.replicas);
-      if (of_replica == 1 || lies_on_subgroup(problem, example, of_replica)) {
+      const bool averages = catalog.class_at(part[0]).all_replicas;  // gathers do not
+      if (ranks == 1 || (!averages && (of_replica == 1 || lies_on_subgroup(problem, example, of_replica)))) {
         const int32_t at = wave(0, ranks == 1 ? Transport::kRagged : Transport::kGather);
         for (size_t i = 0; i < part.size(); ++i) builder.place(part[i], i % ranks, at);
         continue;
