@@ -219,7 +219,7 @@ void Optimizer::compute(size_t w, std::span<const void* const> gradients) {
     if (range.sum >= 0) update(range, w, gradients);
   }
   for (const OwnedBatch& batch : wave.owned) orthogonalize(w, batch);
-  for (const ApplyStep& step : wave.apply_first) apply(step, w);
+  apply(wave.apply_first, w);
 }
 
 // Sums in the order of the ranks, in f32.
@@ -336,26 +336,27 @@ void Optimizer::start_out(size_t w) {
   in_flight_[w].out = exchange(w, wave.send_out, wave.receive_out, "out");
 }
 
-void Optimizer::apply(const ApplyStep& step, size_t w) {
-  const Parameter& p = problem_.parameters[step.parameter];
-  const Hyperparameters& h = groups_[group_of_[step.parameter]];
-  const double lr = h.lr * p.multiplier;
-  const Block& b = step.block;
-  const kernels::ApplyBlock block{b.rows,
-                                  b.columns,
-                                  part(w) + b.second * byte_size(problem_.wire),
-                                  b.second_stride,
-                                  weight(step.parameter, b.first, b.first_stride, b.index, b.index_stride),
-                                  lr * scale_[step.matrix],
-                                  lr * h.weight_decay};
+void Optimizer::apply(const std::vector<ApplyStep>& steps, size_t w) {
   const kernels::Rounding rounding{options_.seed, static_cast<uint64_t>(step_)};
-  kernels_.apply({problem_.wire, memory_[step.parameter].form, h.decay, rounding}, {&block, 1});
+  std::vector<kernels::ApplyBlock> blocks;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const ApplyStep& step = steps[i];
+    const Hyperparameters& h = groups_[group_of_[step.parameter]];
+    const double lr = h.lr * problem_.parameters[step.parameter].multiplier;
+    const Block& b = step.block;
+    blocks.push_back({b.rows, b.columns, part(w) + b.second * byte_size(problem_.wire), b.second_stride,
+                      weight(step.parameter, b.first, b.first_stride, b.index, b.index_stride),
+                      lr * scale_[step.matrix], lr * h.weight_decay});
+    if (i + 1 < steps.size() && steps[i + 1].parameter == step.parameter) continue;
+    kernels_.apply({problem_.wire, memory_[step.parameter].form, h.decay, rounding}, blocks);
+    blocks.clear();
+  }
 }
 
 void Optimizer::finish(size_t w) {
   const WaveProgram& wave = program_.waves[w];
   in_flight_[w].out->wait();
-  for (const ApplyStep& step : wave.apply) apply(step, w);
+  apply(wave.apply, w);
   for (const WeightStep& step : wave.weights_in) {
     const int64_t width = weight_bytes(memory_[step.parameter].form);
     for (int64_t i = 0; i < step.block.rows; ++i) {

@@ -74,7 +74,7 @@ class Optimizer {
   void average(size_t w, std::span<const void* const> gradients);
   void orthogonalize(size_t w, const OwnedBatch& batch);
   void update(const RangeStep& step, size_t w, std::span<const void* const> gradients);
-  void apply(const ApplyStep& step, size_t w);
+  void apply(const std::vector<ApplyStep>& steps, size_t w);
   void start_out(size_t w);
   void finish(size_t w);
   void copy(size_t w, std::span<const CopyStep> steps);
