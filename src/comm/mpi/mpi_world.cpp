@@ -59,27 +59,35 @@ World::World(const CommOptions& options, const Limits& limits) : timeout_(option
   initialize();
   opened();
   comm_ = duplicate_world(deadline);
-  control_.emplace(duplicate_world(deadline), deadline);
   check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
   tags_ = make_tags(comm_, limits_);
   left_at_.resize(static_cast<size_t>(size_));
+  control_ = std::make_unique<Control>(duplicate_world(deadline), deadline);
 }
 
 World::~World() {
-  if (failure_ || finalized()) return;
+  bool done = false;
   try {
-    control_->tell(Notice::Kind::kLeft, operations_, "");
-    const Clock::time_point deadline = deadline_after(timeout_);
-    for (Backoff backoff; !all_left(); backoff.pause()) {
-      if (failure_ || Clock::now() >= deadline) return;
-    }
-    control_->close();
-    check(MPI_Comm_free(&comm_), "MPI_Comm_free");
-    closed();
+    done = finalized() || close();
   } catch (const Error&) {
-    // It stays open, which keeps MPI_Finalize from being called.
   }
+  // Otherwise it stays open, which keeps MPI_Finalize from being called, and MPI may still write into what it listens
+  // with: a notice that came after the end of a dead communicator once went into freed memory.
+  if (!done) static_cast<void>(control_.release());
+}
+
+bool World::close() {
+  if (failure_) return false;
+  control_->tell(Notice::Kind::kLeft, operations_, "");
+  const Clock::time_point deadline = deadline_after(timeout_);
+  for (Backoff backoff; !all_left(); backoff.pause()) {
+    if (failure_ || Clock::now() >= deadline) return false;
+  }
+  control_->close();
+  check(MPI_Comm_free(&comm_), "MPI_Comm_free");
+  closed();
+  return true;
 }
 
 bool World::all_left() {
@@ -94,6 +102,8 @@ bool World::all_left() {
 
 std::unique_ptr<Operation> World::post(Posting posting) {
   const std::lock_guard lock(mutex_);
+  // A rank that comes late hears that the others have given up before it finds their messages and believes all is well.
+  if (!failure_) read_notices();
   if (failure_) raise(posting.name);
   auto operation = std::make_unique<Operation>();
   operation->posting = std::move(posting);
@@ -202,15 +212,16 @@ void World::take_piece(Operation& operation, size_t index, int error, const MPI_
   --operation.open;
 }
 
-void World::read_notices() {
+void World::read_notices() try {
   while (const std::optional<Notice> notice = control_->poll()) {
     if (notice->kind == Notice::Kind::kLeft) {
       left_at_[notice->rank] = notice->operations;
     } else {
-      die(notice->cause);
-      return;
+      return die(notice->cause);
     }
   }
+} catch (const CommError& error) {
+  die(error.what());
 }
 
 // Runs ten times a second while a rank waits: what it finds would otherwise surface as a timeout.

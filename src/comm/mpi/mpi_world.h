@@ -78,13 +78,14 @@ class World {
   void fail(const std::string& cause);
   void die(std::string cause);
   [[noreturn]] void raise(std::string_view name) const;
+  bool close();
   bool all_left();
 
   std::mutex mutex_;  // abort() comes from any thread
   std::chrono::milliseconds timeout_;
   Limits limits_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  std::optional<Control> control_;
+  std::unique_ptr<Control> control_;
   int32_t rank_ = 0;
   int32_t size_ = 1;
   Tags tags_;
