@@ -204,8 +204,8 @@ void muster_way(benchmark::State& state) {
   }
 }
 
-BENCHMARK(usual_way)->UseRealTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(muster_way)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(usual_way)->MeasureProcessCPUTime()->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(muster_way)->MeasureProcessCPUTime()->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace muster::kernels
