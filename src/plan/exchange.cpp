@@ -18,11 +18,17 @@ class Generator {
 
   Exchange run() {
     const Wave& wave = plan_.waves[wave_];
-    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
-      if (plan_.wave[j] == wave_) add_matrix(j, plan_.owner[j], wave.transport, false);
+    for (const bool wide : {true, false}) {
+      for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
+        if (plan_.wave[j] == wave_ && is_wide(width(j)) == wide) add_matrix(j, plan_.owner[j], wave.transport, false);
+      }
+      for (const ZeroMatrix& zero : wave.zeros) {
+        if (is_wide(width(zero.like)) == wide) add_matrix(zero.like, zero.owner, wave.transport, true);
+      }
+      for (const ElementShare& share : plan_.shares) {
+        if (is_wide(width(share)) == wide) add_share(share);
+      }
     }
-    for (const ZeroMatrix& zero : wave.zeros) add_matrix(zero.like, zero.owner, wave.transport, true);
-    for (const ElementShare& share : plan_.shares) add_share(share);
     Exchange exchange;
     for (auto* side : {&sends_, &receives_}) {
       auto& list = side == &sends_ ? exchange.sends : exchange.receives;
@@ -36,6 +42,19 @@ class Generator {
   }
 
  private:
+  static bool is_wide(int64_t bytes) { return bytes > 2; }
+
+  // Bytes of an element on its way.
+  int64_t width(int32_t j) const {
+    const MatrixClass& c = catalog_.class_at(j);
+    return direction_ == Direction::kIn ? c.in_bytes : c.out_bytes;
+  }
+  int64_t width(const ElementShare& share) const {
+    const std::vector<int32_t>& family = plan_.families[share.family];
+    return direction_ == Direction::kIn ? share_in_bytes(catalog_.problem(), family)
+                                        : share_out_bytes(catalog_.problem(), family);
+  }
+
   // One piece of a matrix between a holder and whoever assembles it.
   struct Piece {
     const Holder& holder;
@@ -74,31 +93,27 @@ class Generator {
   }
 
   void add_piece(int32_t j, const Piece& piece, Transport transport) {
-    const MatrixClass& c = catalog_.class_at(j);
-    const HolderSet& set = catalog_.holder_set(c);
+    const HolderSet& set = catalog_.holders_of(j);
     const int32_t p = catalog_.parameter_of(j);
-    const bool in = direction_ == Direction::kIn;
     Message* message = message_between(piece.holder.rank, piece.assembler);
-    const int64_t width = in ? c.in_bytes : c.out_bytes;
+    const int64_t element_bytes = width(j);
     int64_t elements = 0;
     if (piece.real) {
       for (const layout::Overlap& o : layout::overlaps(shard(p, piece.holder.position), runs(j))) {
-        const int64_t offset = message == nullptr ? 0 : message->bytes + elements * width;
+        const int64_t offset = message == nullptr ? 0 : message->bytes + elements * element_bytes;
         (message != nullptr ? message->segments : local_).push_back({p, j, o, offset});
         elements += o.box.volume();
       }
     }
     if (message == nullptr) return;
     const int64_t sent = transport == Transport::kPadded ? set.largest : piece.holder.elements;
-    message->bytes += sent * width;
-    message->padding_bytes += (sent - elements) * width;
+    message->bytes += sent * element_bytes;
+    message->padding_bytes += (sent - elements) * element_bytes;
   }
 
   void add_share(const ElementShare& share) {
-    const Problem& problem = catalog_.problem();
     const std::vector<int32_t>& family = plan_.families[share.family];
-    const bool in = direction_ == Direction::kIn;
-    const int64_t width = in ? share_in_bytes(problem, family) : share_out_bytes(problem, family);
+    const int64_t element_bytes = width(share);
     const auto mine = std::find(share.ranks.begin(), share.ranks.end(), rank_);
     if (mine == share.ranks.end()) return;
     for (size_t i = 0; i < share.ranks.size(); ++i) {
@@ -110,10 +125,10 @@ class Generator {
           Message* message = message_between(holder, share.ranks[i]);
           if (message == nullptr) {
             local_.push_back(segment);
-          } else if (width > 0) {
+          } else if (element_bytes > 0) {
             message->segments.push_back(segment);
             message->segments.back().offset = message->bytes;
-            message->bytes += segment.elements() * width;
+            message->bytes += segment.elements() * element_bytes;
           }
         }
       }

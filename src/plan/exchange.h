@@ -1,7 +1,8 @@
 // What one rank sends and receives in one wave, generated for that rank alone.
 //
 // Sender and receiver generate the same segments in the same order without talking: by matrix, then by the runs of the
-// matrix and of the holder's shard; element ranges last.
+// matrix and of the holder's shard; element ranges last. Four-byte elements come before two-byte ones, so that every
+// segment is aligned to its elements without padding.
 #pragma once
 
 #include <cstdint>

@@ -227,6 +227,7 @@ class Checker {
     int64_t end = 0;
     for (const plan::Segment& segment : message.segments) {
       require(segment.offset >= end, "wave {}: segments of a message overlap", w);
+      require(segment.offset % width(segment, in) == 0, "wave {}: a segment is not aligned", w);
       end = segment.offset + segment.elements() * width(segment, in);
       require(end <= message.bytes, "wave {}: a segment ends beyond its message", w);
       deliver(segment, from, to, w, in);
