@@ -1,4 +1,4 @@
-#include <numeric>
+#include <algorithm>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -133,8 +133,8 @@ INSTANTIATE_TEST_SUITE_P(Moe397b, SpreadExperts,
                          testing::Values(ExpertCase{"fsdp=16,ep=64", 512, 2048}, ExpertCase{"fsdp=4,ep=64", 64, 4096},
                                          ExpertCase{"fsdp=3,ep=20", 40, 4096}));
 
-// 160 experts on 96 ranks are two on each of 80 and none on 16: those 16 take over what the others can spare.
-TEST(Ownership, MovesExpertsToRanksThatHoldNone) {
+// 160 experts on 96 ranks are two on each of 80 and none on 16: those 16 get the dense matrices, and no expert moves.
+TEST(Ownership, GivesRanksWithoutExpertsTheDenseMatrices) {
   const Problem problem = preset("moe-397b", "fsdp=96", {{"experts", 160}});
   PlanOptions options;
   options.scratch_bytes = int64_t{2048} << 20;
@@ -143,6 +143,22 @@ TEST(Ownership, MovesExpertsToRanksThatHoldNone) {
   EXPECT_LE(s.over_bound(), 1.05);
   EXPECT_EQ(s.padding_bytes, 0);
   for (int32_t r = 80; r < 96; ++r) EXPECT_GT(s.ranks[r].total_ns(), s.mean_ns * 9 / 10);
+  const plan::Catalog catalog(problem);
+  for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
+    if (problem.parameters[catalog.parameter_of(j)].shape.size() != 3) continue;
+    ASSERT_EQ(plan.owner[j], catalog.holders_of(j).holders[0].rank);
+  }
+}
+
+// Without anything else to do, the rank that holds none takes over some of what the others hold whole.
+TEST(Ownership, MovesWholeExpertsToAnIdleRank) {
+  Problem problem = test::one_parameter({4, 1024, 1024}, 3);
+  for (int layer = 1; layer < 8; ++layer) {
+    problem.parameters.push_back(problem.parameters[0]);
+    problem.parameters.back().name += std::to_string(layer);
+  }
+  const Plan plan = make_plan(problem, with(Strategy::kGlobal));
+  EXPECT_GE(std::count(plan.owner.begin(), plan.owner.end(), 2), 4);
 }
 
 TEST(Ownership, EmbeddingsOnReplicatedStorageAreSharedOut) {
