@@ -102,7 +102,7 @@ void usual_orthogonalize(cpu::ThreadPool& pool, const Coefficients& set, MatrixS
   for (float v : x) sum += static_cast<double>(v) * v;
   const float factor = static_cast<float>(1 / (set.safety * std::sqrt(sum)));
   for (float& v : x) v *= factor;
-  for (const Step& step : set.steps) {
+  for (const Coefficients::Step& step : set.steps) {
     const Operand plain{x.data(), shape.columns};
     const Operand transposed{x.data(), shape.columns, BLIS_TRANSPOSE};
     threaded_sgemm(pool, {n, n}, longer, wide ? plain : transposed, wide ? transposed : plain, gram.data());

@@ -13,6 +13,15 @@ namespace muster {
 enum class Dtype : uint8_t { kF32, kBf16, kF16 };
 int64_t byte_size(Dtype dtype);
 
+// How a weight is stored. All but the first two keep an f32 value, or round without bias.
+enum class WeightForm : uint8_t {
+  kF32,
+  kBf16,            // rounded to nearest even every step
+  kBf16Master,      // extra: the f32 weight; the bf16 one is its rounding
+  kBf16Mantissa,    // extra: uint16, the low half of an f32 whose high half is the bf16 weight
+  kBf16Stochastic,  // rounded up with the probability of the distance, by (seed, step, parameter, global element)
+};
+
 enum class Algorithm : uint8_t { kMuon, kNorMuon, kAdamW, kLion };
 
 // Muon and NorMuon work on whole matrices; AdamW and Lion on elements.
@@ -41,6 +50,9 @@ struct MatrixSpec {
   bool operator==(const MatrixSpec&) const = default;
 };
 
+// Whose shape gives the scale of the step: each matrix's own, or that of the parameter it is a block of.
+enum class ScaleShape : uint8_t { kBlock, kParameter };
+
 struct Parameter {
   std::string name;
   Shape shape;
@@ -49,8 +61,10 @@ struct Parameter {
   Layout layout;
   Algorithm algorithm = Algorithm::kNorMuon;
   NormAxis norm_axis = NormAxis::kLonger;
-  MatrixSpec matrices;    // ignored by AdamW and Lion
-  int output_dim = 0;     // 0: a matrix is (output, input); 1: stored transposed. Steers scales, never the plan
+  MatrixSpec matrices;  // ignored by AdamW and Lion
+  // The next three steer the size of the step, never the plan.
+  int output_dim = 0;  // 0: a matrix is (output, input); 1: stored transposed
+  ScaleShape scale_shape = ScaleShape::kBlock;
   double multiplier = 1;  // of the learning rate. Never splits a batch
 };
 

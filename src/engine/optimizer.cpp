@@ -17,8 +17,8 @@ namespace {
 // Orthogonalized matrices that are kept in f32 at once.
 constexpr int64_t kBatchBytes = int64_t{64} << 20;
 
-int64_t weight_bytes(kernels::WeightForm form) { return form == kernels::WeightForm::kF32 ? 4 : 2; }
-int64_t extra_bytes(kernels::WeightForm form) { return form == kernels::WeightForm::kBf16Mantissa ? 2 : 4; }
+int64_t weight_bytes(WeightForm form) { return form == WeightForm::kF32 ? 4 : 2; }
+int64_t extra_bytes(WeightForm form) { return form == WeightForm::kBf16Mantissa ? 2 : 4; }
 
 template <typename T>
 T* at(T* base, int64_t elements, int64_t width) {
@@ -43,7 +43,7 @@ uint64_t stream_of(const std::string& name) {
   return hash;
 }
 
-double scale_of(const plan::Catalog& catalog, int32_t matrix, kernels::StepScale scale) {
+double scale_of(const plan::Catalog& catalog, int32_t matrix, StepScale scale) {
   const Parameter& p = catalog.problem().parameters[catalog.parameter_of(matrix)];
   const int64_t rows = catalog.rows(matrix);
   const int64_t columns = catalog.columns(matrix);
@@ -65,7 +65,7 @@ Optimizer::Optimizer(Problem problem, const OptimizerOptions& options, Communica
       catalog_((validate(problem_), problem_)),
       plan_(make_plan(problem_, options.plan)),
       program_(compile(catalog_, plan_, communicator.rank())),
-      coefficients_(kernels::coefficients(options.coefficients)) {
+      coefficients_(coefficients(options.coefficients)) {
   if (communicator.size() != problem_.ranks) {
     throw InvalidArgument(
         fmt::format("a problem of {} ranks on a communicator of {}", problem_.ranks, communicator.size()));
@@ -313,7 +313,7 @@ void Optimizer::update(const RangeStep& step, size_t w, std::span<const void* co
                                     weight(step.parameter, step.first, 0, step.index, 0),
                                     lr,
                                     lr * h.weight_decay};
-  const kernels::WeightForm form = memory_[step.parameter].form;
+  const WeightForm form = memory_[step.parameter].form;
   const kernels::Rounding rounding{options_.seed, static_cast<uint64_t>(step_)};
   if (p.algorithm == Algorithm::kLion) {
     kernels_.lion({dtype, form, h.decay, rounding, h.beta1, h.beta2, 1}, {&range, 1});

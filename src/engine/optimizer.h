@@ -20,7 +20,7 @@ namespace muster::engine {
 struct ParameterMemory {
   void* weight = nullptr;
   void* extra = nullptr;  // master or mantissa, as the form says
-  kernels::WeightForm form = kernels::WeightForm::kF32;
+  WeightForm form = WeightForm::kF32;
 };
 
 // All of these may change between steps.
@@ -32,15 +32,15 @@ struct Hyperparameters {
   double beta1 = 0.9;   // AdamW, Lion
   double beta2 = 0.95;  // AdamW, Lion, NorMuon's variances
   double eps = 1e-8;
-  kernels::Decay decay = kernels::Decay::kPlain;
+  Decay decay = Decay::kPlain;
 };
 
 struct OptimizerOptions {
   PlanOptions plan;
-  kernels::MomentumForm momentum_form = kernels::MomentumForm::kEma;
+  MomentumForm momentum_form = MomentumForm::kEma;
   Dtype momentum = Dtype::kF32;
   std::string coefficients = "polar_express";
-  kernels::StepScale scale = kernels::StepScale::kJordan;
+  StepScale scale = StepScale::kJordan;
   uint64_t seed = 0;  // of stochastic rounding
 };
 
@@ -94,7 +94,7 @@ class Optimizer {
   plan::Catalog catalog_;
   Plan plan_;
   Program program_;
-  kernels::Coefficients coefficients_;
+  Coefficients coefficients_;
   std::vector<double> scale_;  // a matrix
   int64_t step_ = 0;
   std::string broken_;  // why no further step is possible

@@ -1,13 +1,12 @@
-#include "kernels/coefficients.h"
-
 #include "muster/error.h"
+#include "muster/group.h"
 
-namespace muster::kernels {
+namespace muster {
 namespace {
 
 const std::vector<Coefficients>& all() {
   static const std::vector<Coefficients> sets{
-      {.name = "jordan", .steps = std::vector<Step>(5, Step{3.4445, -4.7750, 2.0315})},
+      {.name = "jordan", .steps = std::vector<Coefficients::Step>(5, {3.4445, -4.7750, 2.0315})},
       {.name = "quintic",
        .steps = {{4.0848, -6.8946, 2.9270},
                  {3.9505, -6.3029, 2.6377},
@@ -37,7 +36,7 @@ const std::vector<Coefficients>& all() {
       {.name = "aol4",
        .steps =
            {{4.6051, -9.6552, 5.6769}, {4.7505, -6.0861, 2.1790}, {2.7763, -2.3190, 0.5523}, {2.4231, -2.2861, 0.8193}},
-       .rescale = Rescale::kAol},
+       .rescale = Coefficients::Rescale::kAol},
   };
   return sets;
 }
@@ -59,4 +58,4 @@ std::vector<std::string_view> coefficient_names() {
   return names;
 }
 
-}  // namespace muster::kernels
+}  // namespace muster

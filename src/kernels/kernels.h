@@ -10,19 +10,14 @@
 #include <memory>
 #include <span>
 
-#include "kernels/coefficients.h"
 #include "kernels/sum_of_squares.h"
+#include "muster/group.h"
 #include "muster/problem.h"
 
 namespace muster::kernels {
 
 // Blocks are rows x columns elements; element (i, j) of an operand sits at its pointer + i * its stride + j, in
 // elements. Any row may start anywhere. Empty blocks are fine. Blocks of one call must not overlap in what they write.
-
-enum class MomentumForm : uint8_t {
-  kEma,  // M <- M + (1 - mu)(G - M); nesterov U = G + mu (M - G)
-  kSum,  // M <- mu M + G; nesterov U = G + mu M
-};
 
 struct MomentumOptions {
   Dtype grad = Dtype::kF32;      // f32 or bf16, as the next two
@@ -43,20 +38,6 @@ struct MomentumBlock {
   int64_t momentum_stride = 0;
   void* update = nullptr;  // in wire dtype
   int64_t update_stride = 0;
-};
-
-// How a weight is stored. All but the first two keep an f32 value, or round without bias.
-enum class WeightForm : uint8_t {
-  kF32,
-  kBf16,            // rounded to nearest even every step
-  kBf16Master,      // extra: the f32 weight; the bf16 one is its rounding
-  kBf16Mantissa,    // extra: uint16, the low half of an f32 whose high half is the bf16 weight
-  kBf16Stochastic,  // rounded up with the probability of the distance, by (seed, step, stream, element)
-};
-
-enum class Decay : uint8_t {
-  kPlain,
-  kCautious,  // only where weight and update do not have opposite signs
 };
 
 // Where weights are, and which elements of their parameter they are: (i, j) is first + i * row_stride + j. Only

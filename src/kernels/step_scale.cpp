@@ -6,9 +6,9 @@
 
 #include "muster/error.h"
 
-namespace muster::kernels {
+namespace muster {
 
-StepScale step_scale_named(std::string_view name) {
+StepScale parse_step_scale(std::string_view name) {
   if (name == "none") return StepScale::kNone;
   if (name == "spectral") return StepScale::kSpectral;
   if (name == "jordan") return StepScale::kJordan;
@@ -16,6 +16,8 @@ StepScale step_scale_named(std::string_view name) {
   if (name == "fan") return StepScale::kFan;
   throw InvalidArgument("scale \"" + std::string(name) + "\": expected none, spectral, jordan, rms or fan");
 }
+
+namespace kernels {
 
 double step_scale(StepScale scale, int64_t output, int64_t input) {
   const double ratio = static_cast<double>(output) / static_cast<double>(input);
@@ -34,4 +36,6 @@ double step_scale(StepScale scale, int64_t output, int64_t input) {
   throw Internal("step_scale: not a scale: " + std::to_string(static_cast<int>(scale)));
 }
 
-}  // namespace muster::kernels
+}  // namespace kernels
+
+}  // namespace muster

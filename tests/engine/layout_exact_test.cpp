@@ -85,9 +85,8 @@ std::vector<RankMemory> train(const Problem& problem, const PlanOptions& plan, i
           filled(parameter.dtype, mine.elements.back(), [&](int64_t element) { return value(p, element, 1); }));
     }
     for (size_t p = 0; p < problem.parameters.size(); ++p) {
-      parameters.push_back(
-          {mine.weights[p].data(), nullptr,
-           problem.parameters[p].dtype == Dtype::kF32 ? kernels::WeightForm::kF32 : kernels::WeightForm::kBf16});
+      parameters.push_back({mine.weights[p].data(), nullptr,
+                            problem.parameters[p].dtype == Dtype::kF32 ? WeightForm::kF32 : WeightForm::kBf16});
     }
     const auto kernels = kernels::make_cpu_kernels({1});
     OptimizerOptions options;
@@ -95,7 +94,7 @@ std::vector<RankMemory> train(const Problem& problem, const PlanOptions& plan, i
     Optimizer optimizer(problem, options, *communicators[rank], *kernels, parameters,
                         std::vector<int32_t>(problem.parameters.size(), 0), 1);
     optimizer.group(0).weight_decay = 0.1;
-    optimizer.group(0).decay = kernels::Decay::kCautious;
+    optimizer.group(0).decay = Decay::kCautious;
     for (int step = 0; step < steps; ++step) {
       std::vector<std::vector<std::byte>> gradients;
       std::vector<const void*> pointers;

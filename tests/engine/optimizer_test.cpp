@@ -54,8 +54,8 @@ TEST(Optimizers, DoWhatTheReferenceDoes) {
     }
     reference::MuonOptions options;
     options.wire = reference::Wire::kF32;
-    const kernels::Coefficients set = kernels::coefficients("polar_express");
-    for (const kernels::Step& step : set.steps) options.newton_schulz.steps.push_back({step.a, step.b, step.c});
+    const Coefficients set = coefficients("polar_express");
+    for (const Coefficients::Step& step : set.steps) options.newton_schulz.steps.push_back({step.a, step.b, step.c});
     options.newton_schulz.safety = set.safety;
     options.normuon = algorithm == Algorithm::kNorMuon;
     options.norm.axis = reference::Axis::kColumns;  // the longer side
@@ -67,9 +67,9 @@ TEST(Optimizers, DoWhatTheReferenceDoes) {
     for (int step = 0; step < 3; ++step) reference::muon_step(options, grad, state, weight);
 
     const auto errors = on_ranks(1, std::chrono::seconds(10), [&](Communicator& c, kernels::Kernels& k) {
-      Optimizer optimizer(problem, {}, c, k, {{weights.data(), nullptr, kernels::WeightForm::kF32}}, {0}, 1);
+      Optimizer optimizer(problem, {}, c, k, {{weights.data(), nullptr, WeightForm::kF32}}, {0}, 1);
       optimizer.group(0).weight_decay = 0.1;
-      optimizer.group(0).decay = kernels::Decay::kCautious;
+      optimizer.group(0).decay = Decay::kCautious;
       const void* pointer = gradients.data();
       for (int step = 0; step < 3; ++step) optimizer.step({&pointer, 1});
     });
@@ -128,7 +128,7 @@ TEST(Optimizers, RefuseMemoryThatDoesNotFit) {
   };
   EXPECT_THAT(error({}, {0}), HasSubstr("memory for 0"));
   EXPECT_THAT(error({{}}, {1}), HasSubstr("parameter 'w': group 1 of 1"));
-  EXPECT_THAT(error({{nullptr, nullptr, kernels::WeightForm::kBf16}}, {0}), HasSubstr("parameter 'w': memory"));
+  EXPECT_THAT(error({{nullptr, nullptr, WeightForm::kBf16}}, {0}), HasSubstr("parameter 'w': memory"));
 }
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "kernels/coefficients.h"
-
 #include <cmath>
 
 #include <gmock/gmock.h>
@@ -7,6 +5,7 @@
 
 #include "kernels/step_scale.h"
 #include "muster/error.h"
+#include "muster/group.h"
 
 namespace muster::kernels {
 namespace {
@@ -19,7 +18,7 @@ TEST(Coefficients, EverySetBringsSingularValuesNearOne) {
     EXPECT_EQ(set.steps.size(), name == "aol4" ? 4u : 5u);
     for (double start = 0.02; start < 1; start += 0.001) {
       double x = start / set.safety;
-      for (const Step& s : set.steps) x = s.a * x + s.b * std::pow(x, 3) + s.c * std::pow(x, 5);
+      for (const Coefficients::Step& s : set.steps) x = s.a * x + s.b * std::pow(x, 3) + s.c * std::pow(x, 5);
       // jordan swings between 0.68 and 1.13; the others are closer.
       EXPECT_GT(x, 0.6) << name << " " << start;
       EXPECT_LT(x, 1.3) << name << " " << start;
@@ -33,14 +32,14 @@ TEST(Coefficients, AnUnknownNameIsRefusedWithTheKnownOnes) {
 }
 
 TEST(StepScale, FollowsTheShape) {
-  EXPECT_EQ(step_scale(step_scale_named("none"), 8, 2), 1);
-  EXPECT_EQ(step_scale(step_scale_named("spectral"), 8, 2), 2);
-  EXPECT_EQ(step_scale(step_scale_named("spectral"), 2, 8), 0.5);
-  EXPECT_EQ(step_scale(step_scale_named("jordan"), 2, 8), 1);
-  EXPECT_EQ(step_scale(step_scale_named("jordan"), 8, 2), 2);
-  EXPECT_DOUBLE_EQ(step_scale(step_scale_named("rms"), 100, 25), 2);
-  EXPECT_EQ(step_scale(step_scale_named("fan"), 2, 8), 2);
-  EXPECT_THROW(step_scale_named("spectrum"), InvalidArgument);
+  EXPECT_EQ(step_scale(parse_step_scale("none"), 8, 2), 1);
+  EXPECT_EQ(step_scale(parse_step_scale("spectral"), 8, 2), 2);
+  EXPECT_EQ(step_scale(parse_step_scale("spectral"), 2, 8), 0.5);
+  EXPECT_EQ(step_scale(parse_step_scale("jordan"), 2, 8), 1);
+  EXPECT_EQ(step_scale(parse_step_scale("jordan"), 8, 2), 2);
+  EXPECT_DOUBLE_EQ(step_scale(parse_step_scale("rms"), 100, 25), 2);
+  EXPECT_EQ(step_scale(parse_step_scale("fan"), 2, 8), 2);
+  EXPECT_THROW(parse_step_scale("spectrum"), InvalidArgument);
 }
 
 }  // namespace

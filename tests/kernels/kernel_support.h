@@ -67,10 +67,10 @@ class Scratch {
 
 inline reference::NewtonSchulz reference_options(const Coefficients& set, double eps = 0) {
   reference::NewtonSchulz options;
-  for (const Step& step : set.steps) options.steps.push_back({step.a, step.b, step.c});
+  for (const Coefficients::Step& step : set.steps) options.steps.push_back({step.a, step.b, step.c});
   options.safety = set.safety;
   options.eps = eps;
-  options.aol = set.rescale == Rescale::kAol;
+  options.aol = set.rescale == Coefficients::Rescale::kAol;
   return options;
 }
 

@@ -90,7 +90,7 @@ Matrix with_spectrum(const Spectrum& spectrum, MatrixShape shape) {
 
 // What a step polynomial does to one singular value.
 double mapped(const Coefficients& set, double x) {
-  for (const Step& s : set.steps) x = s.a * x + s.b * std::pow(x, 3) + s.c * std::pow(x, 5);
+  for (const Coefficients::Step& s : set.steps) x = s.a * x + s.b * std::pow(x, 3) + s.c * std::pow(x, 5);
   return x;
 }
 

@@ -124,7 +124,7 @@ class Group {
 
   // gram(to) = a I + b R + c R^2, with R = gram(from). In f32, unlike in half precision, `a` on the diagonal costs no
   // accuracy, and it saves adding a X and its like everywhere else.
-  void form_polynomial(const Step& step, int from, int to) const {
+  void form_polynomial(const Coefficients::Step& step, int from, int to) const {
     multiply([&](int64_t m) {
       SymmetricProduct product = square_product(m, from, from, to);
       product.alpha = static_cast<float>(step.c);
@@ -197,7 +197,7 @@ class Group {
   }
 
   void rescale(int from, int a) const {
-    if (options_.coefficients.rescale == Rescale::kAol) rescale_aol(from, a);
+    if (options_.coefficients.rescale == Coefficients::Rescale::kAol) rescale_aol(from, a);
   }
 
   void standard_form() {

@@ -1,0 +1,171 @@
+// The optimizer: one object a rank. It plans at construction and carries the plan out at every step.
+//
+//   muster::Optimizer optimizer(problem, options, communicator, memory);
+//   for (...) {
+//     optimizer.group(0).lr = schedule(step);
+//     optimizer.step(gradients);
+//   }
+//
+// Every rank of the communicator makes the same calls. The same gradients give the same bits, whatever the layout, the
+// strategy, and the numbers of ranks, waves and threads.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/communicator.h"
+#include "muster/group.h"
+#include "muster/plan.h"
+
+namespace muster {
+
+// This rank's shard of a parameter, contiguous, in the order of its local storage. Null where it holds nothing.
+struct ParameterMemory {
+  void* weight = nullptr;
+  void* extra = nullptr;  // as the form says
+  WeightForm form = WeightForm::kF32;
+  int32_t group = 0;  // which of the groups it follows
+};
+
+struct OptimizerOptions {
+  PlanOptions plan{.cost = CostTable::cpu()};
+  std::vector<Group> groups{Group{}};
+  Dtype momentum = Dtype::kF32;  // f32 or bf16
+  int threads = 1;
+  uint64_t seed = 0;  // of stochastic rounding
+};
+
+// What to do about NaN and infinity in gradients. All but the first look at every gradient before anything is changed.
+enum class NonFinite : uint8_t {
+  kIgnore,
+  kError,     // throw InvalidArgument naming the first such parameter
+  kSkipStep,  // change nothing but the number of the step
+  kZero,      // write 0 over them, in the caller's gradients
+};
+
+struct StepOptions {
+  double grad_scale = 1;     // multiplies every gradient first: 1 / the scale of the loss
+  double max_grad_norm = 0;  // clip to it: gradients times min(1, max / (norm + 1e-6)). 0: not at all
+  NonFinite non_finite = NonFinite::kIgnore;
+  bool grad_norm = false;        // report it, also where nothing is clipped
+  bool parameter_stats = false;  // gradient norm and RMS of the change, for every parameter
+  bool trace = false;            // keep what happened when
+};
+
+// Where the time of a step goes.
+enum class Stage : uint8_t {
+  kControl,   // agreeing on presence, hyperparameters and norms
+  kPack,      // momentum, and updates or gradients into messages
+  kWaitIn,    // for what other ranks send
+  kAssemble,  // messages to matrices, sums over replicas
+  kOrthogonalize,
+  kNormalize,    // NorMuon
+  kElementwise,  // AdamW and Lion
+  kStage,        // updates and weights into messages
+  kWaitOut,
+  kApply,  // to the weights
+};
+inline constexpr int kStages = 10;
+std::string_view name(Stage stage);
+
+struct ParameterStats {
+  double grad_norm = 0;   // of the whole parameter, before clipping
+  double update_rms = 0;  // of what was added to its weights, decay included
+};
+
+// What one rank did in a step.
+struct StepStats {
+  int64_t step = 0;
+  bool skipped = false;  // non-finite gradients under NonFinite::kSkipStep
+  double grad_norm = 0;  // over all parameters and ranks, before clipping; 0 if not asked for
+  double clip = 1;       // what gradients were multiplied with for it
+  int64_t total_ns = 0;
+  std::array<int64_t, kStages> stage_ns{};  // what remains of total_ns is the executor's own
+  int64_t exchanges = 0;                    // in which this rank sent or received anything
+  int64_t messages_sent = 0;
+  int64_t bytes_sent = 0;
+  int64_t bytes_received = 0;
+  int64_t kernels = 0;                       // calls
+  std::vector<ParameterStats> parameters{};  // on request
+
+  int64_t at(Stage stage) const { return stage_ns[static_cast<size_t>(stage)]; }
+};
+
+// A span of time on one rank. Exchanges last from their start until this rank has seen their end.
+struct TraceEvent {
+  std::string name;
+  bool exchange = false;
+  int32_t wave = -1;
+  int64_t begin_ns = 0;  // of the steady clock
+  int64_t end_ns = 0;
+  int64_t bytes = 0;
+};
+
+enum class StateType : uint8_t { kF32, kBf16, kU16, kI64 };
+int64_t byte_size(StateType type);
+
+// Something that is carried from step to step, unsharded.
+struct StateInfo {
+  std::string name;  // "blocks.0.mlp:momentum", :variance, :first, :second, :weight, :master, :mantissa, :updates
+  StateType type = StateType::kF32;
+  Shape shape;
+};
+struct StateTensor : StateInfo {
+  std::vector<std::byte> data;  // row-major
+};
+
+class Optimizer {
+ public:
+  // memory[p] is where parameter p of the problem is. The communicator and the memory outlive the optimizer. Throws
+  // InvalidArgument on every rank, naming the parameter, if something is wrong on any of them, if they do not agree, or
+  // if replicas start from different weights.
+  Optimizer(Problem problem, OptimizerOptions options, Communicator& communicator, std::vector<ParameterMemory> memory);
+  ~Optimizer();
+  Optimizer(Optimizer&&) noexcept;
+  Optimizer& operator=(Optimizer&&) noexcept;
+
+  const Problem& problem() const;
+  const Plan& plan() const;
+  int64_t scratch_bytes() const;  // allocated, beyond weights, gradients and state
+  int32_t groups() const;
+  Group& group(int32_t index);  // throws InvalidArgument
+  int64_t steps() const;        // done, skipped ones included
+
+  // gradients[p] is this rank's shard of parameter p's gradient, laid out as the weights are; null: there is none. A
+  // parameter without any gradient on any rank sits the step out; where only some shards have none, theirs are zero.
+  // Bad input throws InvalidArgument on every rank and changes nothing. After any other error weights are in between:
+  // step() and save() throw it again until load() or import_state() has restored everything.
+  const StepStats& step(std::span<void* const> gradients, const StepOptions& options = {});
+  // The norm that step() would clip by.
+  double grad_norm(std::span<void* const> gradients, double grad_scale = 1);
+
+  const StepStats& last_step() const;
+  const std::vector<TraceEvent>& trace() const;  // of the last step, if it was asked for
+
+  // State and weights in logical form: the same names, shapes and values whatever the layout.
+  std::vector<StateInfo> state() const;
+  StateTensor export_state(const std::string& name);  // all ranks together; each gets the whole
+  // All ranks give the same. Checks everything first.
+  void import_state(std::span<const StateTensor> tensors);
+
+  // A checkpoint is a directory. save() replaces the one that is there when the new one is whole: whatever happens in
+  // between, one of the two loads. All ranks together, on a file system they share.
+  void save(const std::string& directory);
+  // From a checkpoint of any layout and number of ranks. What is damaged is named; then nothing was changed.
+  void load(const std::string& directory);
+
+  // After a CommError: goes on with another communicator of the same size and rank, once a state is loaded.
+  void reconnect(Communicator& communicator);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace muster
