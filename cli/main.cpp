@@ -1,7 +1,9 @@
 // The command `muster`. Exit status 0, 2 for bad input, 1 for a failed run; an error is one line on stderr.
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -10,6 +12,8 @@
 #include "muster/error.h"
 #include "plan_command.h"
 #include "presets_command.h"
+#include "ranks.h"
+#include "tune_command.h"
 #include "version.h"
 
 namespace {
@@ -17,7 +21,13 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
 
+// Under mpirun every process meets the same mistake, and rank 0 says it. The others give it the time to: mpirun kills
+// what still runs as soon as one process fails.
 int fail(int status, std::string_view message) {
+  if (muster::cli::this_process().rank != 0) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return status;
+  }
   fmt::print(stderr, "muster: error: {}\n", muster::cli::one_line(message));
   return status;
 }
@@ -39,6 +49,7 @@ int run(int argc, char** argv) {
   app.get_formatter()->column_width(26);
   muster::cli::add_plan_command(app);
   muster::cli::add_presets_command(app);
+  muster::cli::add_tune_command(app);
   reject_empty_values(app);
   try {
     app.parse(argc, argv);
@@ -56,6 +67,8 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
+  } catch (const muster::cli::Reported& reported) {
+    return reported.status;
   } catch (const muster::InvalidArgument& error) {
     return fail(kBadInput, error.what());
   } catch (const std::bad_alloc&) {
