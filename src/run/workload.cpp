@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "layout/run.h"
 #include "muster/error.h"
+#include "run/rows.h"
 
 namespace muster::run {
 namespace {
@@ -41,39 +41,6 @@ uint16_t to_bf16(float v) {
 float from_bf16(uint16_t v) { return std::bit_cast<float>(static_cast<uint32_t>(v) << 16); }
 
 float rounded(Dtype dtype, float v) { return dtype == Dtype::kF32 ? v : from_bf16(to_bf16(v)); }
-
-// Neighbours in the whole parameter that are neighbours in a rank's storage too.
-struct Row {
-  int64_t first = 0;   // in the parameter
-  int64_t offset = 0;  // in the storage
-  int64_t count = 0;
-};
-
-template <typename Visit>
-void for_each_row(const Shape& shape, const Run& run, Visit visit) {
-  const layout::Index global = layout::row_major_strides(shape);
-  const int dims = run.box.dims;
-  auto extent = [&](int d) { return run.box.end[d] - run.box.begin[d]; };
-  if (run.box.empty()) return;
-  // Dims that lie alike in both are one.
-  int outer = dims;
-  int64_t count = 1;
-  while (outer > 0 && (extent(outer - 1) == 1 || (run.stride[outer - 1] == count && global[outer - 1] == count))) {
-    count *= extent(--outer);
-  }
-  layout::Index at{};
-  while (true) {
-    Row row{0, run.offset, count};
-    for (int d = 0; d < dims; ++d) {
-      row.first += (run.box.begin[d] + at[d]) * global[d];
-      row.offset += at[d] * run.stride[d];
-    }
-    visit(row);
-    int d = outer - 1;
-    while (d >= 0 && ++at[d] == extent(d)) at[d--] = 0;
-    if (d < 0) return;
-  }
-}
 
 template <typename Visit>
 void for_each_row(const Partition& partition, int32_t rank, Visit visit) {
