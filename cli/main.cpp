@@ -1,19 +1,17 @@
 // The command `muster`. Exit status 0, 2 for bad input, 1 for a failed run; an error is one line on stderr.
-#include <chrono>
-#include <cstdio>
 #include <exception>
 #include <new>
-#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "arguments.h"
+#include "bench_command.h"
 #include "muster/error.h"
 #include "plan_command.h"
 #include "presets_command.h"
 #include "ranks.h"
 #include "tune_command.h"
+#include "verify_command.h"
 #include "version.h"
 
 namespace {
@@ -21,14 +19,8 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
 
-// Under mpirun every process meets the same mistake, and rank 0 says it. The others give it the time to: mpirun kills
-// what still runs as soon as one process fails.
 int fail(int status, std::string_view message) {
-  if (muster::cli::this_process().rank != 0) {
-    std::this_thread::sleep_for(std::chrono::seconds(1));
-    return status;
-  }
-  fmt::print(stderr, "muster: error: {}\n", muster::cli::one_line(message));
+  muster::cli::report_error(message);
   return status;
 }
 
@@ -49,6 +41,8 @@ int run(int argc, char** argv) {
   app.get_formatter()->column_width(26);
   muster::cli::add_plan_command(app);
   muster::cli::add_presets_command(app);
+  muster::cli::add_bench_command(app);
+  muster::cli::add_verify_command(app);
   muster::cli::add_tune_command(app);
   reject_empty_values(app);
   try {

@@ -51,28 +51,29 @@ void run_local(int32_t ranks, const std::function<void(Communicator&)>& body) {
 
 int status_of(const std::exception& error) { return dynamic_cast<const InvalidArgument*>(&error) != nullptr ? 2 : 1; }
 
-void report(const Communicator& communicator, const std::exception& error) {
-  if (communicator.rank() != 0) return;
-  fmt::print(stderr, "muster: error: {}\n", one_line(error.what()));
-  std::fflush(stderr);
+// Rank 0 prints before it leaves: mpirun ends what still runs as soon as one process has failed.
+[[noreturn]] void end_all(std::unique_ptr<Communicator> communicator, const std::exception& error) {
+  const std::string message = error.what();
+  const int status = status_of(error);
+  if (communicator->rank() == 0) report_error(message);
+  const bool printed = communicator->rank() == 0;
+  communicator.reset();
+  if (!printed) report_error(message);
+  throw Reported{status};
 }
 
-// Errors are printed here, by rank 0 and before it leaves: mpirun kills what still runs as soon as one process fails.
 void run_mpi(int32_t ranks, const std::function<void(Communicator&)>& body) {
   std::unique_ptr<Communicator> communicator = make_mpi_communicator(kCommOptions);
-  if (ranks != 0 && communicator->size() != ranks) {
-    report(*communicator, InvalidArgument(fmt::format("--mesh has {} ranks, but mpirun started {} process{}", ranks,
-                                                      communicator->size(), communicator->size() == 1 ? "" : "es")));
-    throw Reported{2};
+  const int32_t size = communicator->size();
+  if (ranks != 0 && size != ranks) {
+    end_all(std::move(communicator), InvalidArgument(fmt::format("--mesh: {} ranks, but mpirun started {} process{}",
+                                                                 ranks, size, size == 1 ? "" : "es")));
   }
   try {
     body(*communicator);
   } catch (const std::exception& error) {
     communicator->abort(error.what());
-    report(*communicator, error);
-    const int status = status_of(error);
-    if (communicator->rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(5));  // rank 0 has to notice first
-    throw Reported{status};
+    end_all(std::move(communicator), error);
   }
 }
 
@@ -80,7 +81,15 @@ void run_mpi(int32_t ranks, const std::function<void(Communicator&)>& body) {
 
 Process this_process() {
   return {from_environment({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0),
-          from_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1)};
+          from_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 0)};
+}
+
+void report_error(std::string_view message) {
+  using std::chrono::milliseconds;
+  const int rank = this_process().rank;
+  if (rank != 0) std::this_thread::sleep_for(milliseconds(3000 + 200 * rank));
+  fmt::print(stderr, "muster: error: {}\n", one_line(message));
+  std::fflush(stderr);
 }
 
 void Ranks::add_to(CLI::App& command) {
@@ -107,7 +116,7 @@ void Ranks::check() const {
 
 std::string_view Ranks::comm() const {
   if (!comm_.empty()) return comm_;
-  return this_process().count > 1 ? "mpi" : "local";
+  return this_process().count > 0 ? "mpi" : "local";
 }
 
 int Ranks::threads() const {

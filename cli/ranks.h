@@ -15,12 +15,16 @@ struct Reported {
   int status = 1;
 };
 
-// Of the processes that mpirun started; 0 of 1 without it. From the environment: MPI is not touched.
+// Of the processes that mpirun started, from the environment: MPI is not touched.
 struct Process {
   int rank = 0;
-  int count = 1;
+  int count = 0;  // 0: nobody ran mpirun
 };
 Process this_process();
+
+// One line on stderr, once for all processes: rank 0 prints. Another rank waits first; as soon as rank 0 has failed
+// too, mpirun ends it. If nothing does, the error is its alone, and it prints.
+void report_error(std::string_view message);
 
 class Ranks {
  public:

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -81,15 +82,40 @@ Vector numbers(Dtype dtype, std::span<const std::byte> bytes) {
   return out;
 }
 
-// Values of a whole parameter, as the matrix has them.
+// The elements that a matrix is made of, and maybe others between them.
+layout::Interval range_of(const Shape& shape, const std::vector<layout::Run>& runs) {
+  layout::Interval range{std::numeric_limits<int64_t>::max(), 0};
+  for (const layout::Run& run : runs) {
+    run::for_each_row(shape, run, [&](const run::Row& row) {
+      range.begin = std::min(range.begin, row.first);
+      range.end = std::max(range.end, row.first + row.count);
+    });
+  }
+  return range;
+}
+
+// A sample of so many elements: all, or stretches of which the first begins with them and the last ends with them.
+std::vector<layout::Interval> sample_of(int64_t count) {
+  if (count <= kSampleElements) return {{0, count}};
+  constexpr int64_t kLength = kSampleElements / kSamplePieces;
+  std::vector<layout::Interval> ranges;
+  for (int64_t piece = 0; piece < kSamplePieces; ++piece) {
+    const int64_t begin =
+        piece == kSamplePieces - 1 ? count - kLength : (count - kLength) / (kSamplePieces - 1) * piece;
+    ranges.push_back({begin, begin + kLength});
+  }
+  return ranges;
+}
+
+// Values of the parameter from `begin` on, as the matrix has them.
 template <typename Values>
-Vector gathered(const Shape& shape, const std::vector<layout::Run>& runs, const Values& whole) {
+Vector gathered(const Shape& shape, const std::vector<layout::Run>& runs, const Values& values, int64_t begin) {
   Vector out;
   for (const layout::Run& run : runs) {
     run::for_each_row(shape, run, [&](const run::Row& row) {
       const auto end = static_cast<size_t>(row.offset + row.count);
       if (out.size() < end) out.resize(end);
-      for (int64_t i = 0; i < row.count; ++i) out[row.offset + i] = whole[row.first + i];
+      for (int64_t i = 0; i < row.count; ++i) out[row.offset + i] = values[row.first + i - begin];
     });
   }
   return out;
@@ -170,8 +196,9 @@ void ReferenceCheck::choose_jobs() {
   for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
     const Parameter& parameter = problem.parameters[p];
     if (!is_matrix_algorithm(parameter.algorithm)) {
-      const int64_t elements = std::min(element_count(parameter.shape), kSampleElements);
-      if (elements > 0) jobs_.push_back({.parameter = p, .work = 200.0 * static_cast<double>(elements)});
+      const int64_t count = element_count(parameter.shape);
+      const auto checked = static_cast<double>(std::min(count, kSampleElements));
+      if (count > 0) jobs_.push_back({.parameter = p, .work = 200 * checked, .ranges = sample_of(count)});
       continue;
     }
     const plan::MatrixGrid grid(parameter);
@@ -181,14 +208,18 @@ void ReferenceCheck::choose_jobs() {
       const bool is_new = seen.insert(settings_text(parameter, matrix)).second;
       if (!is_new && cheap + work > kCheapWork) continue;
       if (!is_new) cheap += work;
-      jobs_.push_back({.parameter = p, .matrix = m, .work = work});
+      jobs_.push_back({.parameter = p, .matrix = m, .work = work, .ranges = {range_of(parameter.shape, grid.runs(m))}});
     }
   }
 }
 
 void ReferenceCheck::take(int32_t parameter, std::span<const std::byte> whole) {
+  const int64_t width = byte_size(workload_.problem().parameters[parameter].dtype);
   for (Job& job : jobs_) {
-    if (job.parameter == parameter && job.rank == communicator_.rank()) job.after.assign(whole.begin(), whole.end());
+    if (job.parameter != parameter || job.rank != communicator_.rank()) continue;
+    for (const layout::Interval& range : job.ranges) {
+      job.after.insert(job.after.end(), whole.begin() + range.begin * width, whole.begin() + range.end * width);
+    }
   }
 }
 
@@ -204,9 +235,9 @@ ReferenceCheck::Result ReferenceCheck::run() {
     errors[i] = error_of(job);
     job.after = {};
   }
-  communicator_.all_reduce(std::span<double>(errors), ReduceOp::kMax, "errors")->wait();
+  if (!errors.empty()) communicator_.all_reduce(std::span<double>(errors), ReduceOp::kMax, "errors")->wait();
   for (size_t i = 0; i < jobs_.size(); ++i) {
-    if (errors[i] < result.max_error || jobs_.empty()) continue;
+    if (errors[i] < result.max_error) continue;
     result.max_error = errors[i];
     result.worst = workload_.problem().parameters[jobs_[i].parameter].name;
     if (jobs_[i].matrix >= 0) result.worst += fmt::format(", matrix {}", jobs_[i].matrix);
@@ -224,19 +255,19 @@ double ReferenceCheck::matrix_error(const Job& job) const {
   const plan::MatrixGrid grid(p);
   const plan::Matrix matrix = grid.at(job.matrix);
   const std::vector<layout::Run> runs = grid.runs(job.matrix);
-  const layout::Interval all{0, element_count(p.shape)};
+  const layout::Interval range = job.ranges.front();
 
-  const Vector before = gathered(p.shape, runs, workload_.weights(job.parameter, all));
+  const Vector before = gathered(p.shape, runs, workload_.weights(job.parameter, range), range.begin);
   reference::Matrix weight{matrix.rows, matrix.columns, before};
   reference::MuonOptions options = muon_options(problem, p, matrix);
   reference::MuonState state;
   for (int64_t step = 0; step < steps_; ++step) {
     options.apply.lr = run::workload_lr(0, step) * p.multiplier;
-    const Vector grad = gathered(p.shape, runs, workload_.gradients(job.parameter, all, step));
+    const Vector grad = gathered(p.shape, runs, workload_.gradients(job.parameter, range, step), range.begin);
     reference::muon_step(options, {matrix.rows, matrix.columns, grad}, state, weight);
     round_weights(p.dtype, weight.data);
   }
-  const Vector got = gathered(p.shape, runs, numbers(p.dtype, job.after));
+  const Vector got = gathered(p.shape, runs, numbers(p.dtype, job.after), range.begin);
   return relative_error(p.dtype, before, weight.data, got);
 }
 
@@ -244,17 +275,9 @@ double ReferenceCheck::elements_error(const Job& job) const {
   const Parameter& p = workload_.problem().parameters[job.parameter];
   const int32_t index = run::workload_group(p.algorithm);
   const Group group = run::workload_groups()[index];
-  const int64_t count = element_count(p.shape);
-  const int64_t width = byte_size(p.dtype);
-  const int64_t pieces = count <= kSampleElements ? 1 : kSamplePieces;
-  const int64_t length = count <= kSampleElements ? count : kSampleElements / kSamplePieces;
   Vector before;
   Vector expected;
-  Vector got;
-  for (int64_t piece = 0; piece < pieces; ++piece) {
-    // The first piece begins with the parameter, the last one ends with it.
-    const int64_t begin = pieces == 1 ? 0 : (count - length) / (pieces - 1) * piece;
-    const layout::Interval range{begin, begin + length};
+  for (const layout::Interval& range : job.ranges) {
     const std::vector<float> start = workload_.weights(job.parameter, range);
     Vector weight(start.begin(), start.end());
     before.insert(before.end(), start.begin(), start.end());
@@ -273,11 +296,8 @@ double ReferenceCheck::elements_error(const Job& job) const {
       round_weights(p.dtype, weight);
     }
     expected.insert(expected.end(), weight.begin(), weight.end());
-    const Vector after = numbers(
-        p.dtype, std::span(job.after).subspan(static_cast<size_t>(begin * width), static_cast<size_t>(length * width)));
-    got.insert(got.end(), after.begin(), after.end());
   }
-  return relative_error(p.dtype, before, expected, got);
+  return relative_error(p.dtype, before, expected, numbers(p.dtype, job.after));
 }
 
 }  // namespace muster::cli

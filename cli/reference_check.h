@@ -35,7 +35,8 @@ class ReferenceCheck {
     int32_t matrix = -1;  // -1: a sample of elements
     int32_t rank = 0;     // who checks it
     double work = 0;
-    std::vector<std::byte> after{};  // the parameter, where this rank checks it
+    std::vector<layout::Interval> ranges{};  // of the parameter's elements: all that the check needs
+    std::vector<std::byte> after{};          // what became of them, on the rank that checks
   };
   void choose_jobs();
   double error_of(const Job& job) const;

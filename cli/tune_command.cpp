@@ -1,8 +1,6 @@
 #include "tune_command.h"
 
-#include <filesystem>
 #include <memory>
-#include <optional>
 
 #include <fmt/format.h>
 
@@ -50,23 +48,13 @@ std::string table_text(const run::TuneResult& result) {
   return rates.text(colour) + "\n" + rest.text(colour);
 }
 
-// Half a minute of measuring is lost if the file cannot be written: looked at first.
-void check_output(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) throw InvalidArgument(fmt::format("-o: \"{}\" is a folder", path));
-  if (!folder.empty() && !std::filesystem::is_directory(folder, ignored)) {
-    throw InvalidArgument(fmt::format("-o: \"{}\": there is no such folder", path));
-  }
-}
-
 void run(const TuneArguments& arguments) {
   arguments.ranks.check();
   int32_t count = 0;
   if (!arguments.count.empty()) {
     count = static_cast<int32_t>(parse_integer("--ranks", arguments.count, {1, kMaxRanks}));
   }
-  check_output(arguments.output);
+  check_folder("-o", arguments.output);
 
   Progress progress(arguments.ranks.prints() ? Progress::Show::kIfTerminal : Progress::Show::kNever);
   arguments.ranks.run(count, [&](Communicator& communicator) {
