@@ -51,29 +51,27 @@ void run_local(int32_t ranks, const std::function<void(Communicator&)>& body) {
 
 int status_of(const std::exception& error) { return dynamic_cast<const InvalidArgument*>(&error) != nullptr ? 2 : 1; }
 
-// Rank 0 prints before it leaves: mpirun ends what still runs as soon as one process has failed.
-[[noreturn]] void end_all(std::unique_ptr<Communicator> communicator, const std::exception& error) {
-  const std::string message = error.what();
-  const int status = status_of(error);
-  if (communicator->rank() == 0) report_error(message);
-  const bool printed = communicator->rank() == 0;
-  communicator.reset();
-  if (!printed) report_error(message);
-  throw Reported{status};
-}
-
 void run_mpi(int32_t ranks, const std::function<void(Communicator&)>& body) {
   std::unique_ptr<Communicator> communicator = make_mpi_communicator(kCommOptions);
   const int32_t size = communicator->size();
+  const bool prints = communicator->rank() == 0;
+  // Rank 0 prints before it leaves: mpirun ends what still runs as soon as one process has failed.
   if (ranks != 0 && size != ranks) {
-    end_all(std::move(communicator), InvalidArgument(fmt::format("--mesh: {} ranks, but mpirun started {} process{}",
-                                                                 ranks, size, size == 1 ? "" : "es")));
+    // All ranks know, and leave together.
+    if (prints) {
+      report_error(
+          fmt::format("--mesh: {} ranks, but mpirun started {} process{}", ranks, size, size == 1 ? "" : "es"));
+    }
+    throw Reported{2};
   }
   try {
     body(*communicator);
   } catch (const std::exception& error) {
     communicator->abort(error.what());
-    end_all(std::move(communicator), error);
+    if (prints) report_error(error.what());
+    communicator.reset();
+    if (!prints) report_error(error.what());
+    throw Reported{status_of(error)};
   }
 }
 

@@ -64,7 +64,7 @@ refuses 2 '--comm' "$muster" verify "$small" --ranks 2 --comm pigeon
 refuses 2 '--device' "$muster" verify "$small" --ranks 2 --device tpu
 refuses 2 '--threads' "$muster" verify "$small" --ranks 2 --threads 0
 refuses 2 'no-such-model' "$muster" verify no-such-model --ranks 2
-refuses 2 'l.0.up' "$muster" verify "$small" --ranks 2 --strategy grouped
+refuses 2 'l.0.qkv' "$muster" verify "$small" --ranks 2 --strategy grouped
 sed 's/"bf16"/"f16"/' "$small" >"$work/half.model"
 refuses 2 'l.0.down' "$muster" verify "$work/half.model" --ranks 2
 

@@ -45,9 +45,8 @@ TEST(Bench, NoticesPlansThatEndDifferently) {
   std::vector<PlanOptions> cases(2, PlanOptions{.cost = CostTable::cpu()});
   cases[0].waves = 1;
   cases[1].waves = 2;
-  test::run_ranks(2, [&](Communicator& communicator) {
-    Tampered tampered(communicator, 0);
-    EXPECT_FALSE(bench(workload, tampered, cases, {.steps = 1})[1].bitwise_equal);
+  run_tampered(2, 0, [&](Communicator& communicator) {
+    EXPECT_FALSE(bench(workload, communicator, cases, {.steps = 1})[1].bitwise_equal);
   });
 }
 

@@ -12,13 +12,12 @@ namespace muster::run {
 namespace {
 
 // What rank 0 is told; every rank must be told the same.
-std::optional<Difference> compared(const Problem& problem, int32_t tampered_rank) {
+std::optional<Difference> compared(const Problem& problem, int32_t liar) {
   const Workload workload(problem);
   std::mutex mutex;
   std::vector<std::optional<Difference>> told;
-  test::run_ranks(problem.ranks, [&](Communicator& communicator) {
-    Tampered tampered(communicator, tampered_rank);
-    Verifier verifier(workload, tampered, {.steps = 2});
+  run_tampered(problem.ranks, liar, [&](Communicator& communicator) {
+    Verifier verifier(workload, communicator, {.steps = 2});
     verifier.run_one_rank([](int32_t, std::span<const std::byte>) {});
     const std::optional<Difference> difference = verifier.compare({.cost = CostTable::cpu()});
     const std::lock_guard lock(mutex);
