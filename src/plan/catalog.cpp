@@ -61,6 +61,14 @@ std::string kind_key(const Parameter& p) {
   return key;
 }
 
+std::vector<KindCount> count_kinds(const Catalog& catalog, const std::vector<int32_t>& parameters) {
+  std::map<int32_t, KindCount> kinds;
+  for (const int32_t p : parameters) ++kinds.try_emplace(catalog.kind_of(p), KindCount{p, 0}).first->second.number;
+  std::vector<KindCount> out;
+  for (const auto& [kind, count] : kinds) out.push_back(count);
+  return out;
+}
+
 const Holder* HolderSet::find(int32_t rank) const {
   const auto at =
       std::lower_bound(holders.begin(), holders.end(), rank, [](const Holder& h, int32_t r) { return h.rank < r; });

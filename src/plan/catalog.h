@@ -96,6 +96,13 @@ class Catalog {
   std::vector<HolderSet> holder_sets_;
 };
 
+// One parameter of each kind among these, and how many of the kind there are.
+struct KindCount {
+  int32_t example = 0;
+  int64_t number = 0;
+};
+std::vector<KindCount> count_kinds(const Catalog& catalog, const std::vector<int32_t>& parameters);
+
 // Equal for parameters whose elements lie alike and that are read as the same matrices.
 std::string kind_key(const Parameter& parameter);
 

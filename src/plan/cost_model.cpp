@@ -141,17 +141,14 @@ int64_t CostModel::owner_elementwise_ns(const MatrixClass& c) const {
 std::vector<int64_t> CostModel::held_elementwise_ns() const {
   const Problem& problem = catalog_.problem();
   std::vector<int64_t> ns(problem.ranks);
-  std::map<int32_t, std::pair<int32_t, int64_t>> kinds;  // a parameter of each kind, and how many there are
+  std::vector<int32_t> held_once;
   for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
     if (is_matrix_algorithm(problem.parameters[p].algorithm) || catalog_.partition(p).replicas() > 1) continue;
-    auto& [example, number] = kinds[catalog_.kind_of(p)];
-    example = p;
-    ++number;
+    held_once.push_back(p);
   }
-  for (const auto& [kind, entry] : kinds) {
-    const auto& [p, number] = entry;
-    const layout::Partition& partition = catalog_.partition(p);
-    const int64_t bytes = elementwise_bytes(problem.parameters[p].algorithm) * number;
+  for (const KindCount& kind : count_kinds(catalog_, held_once)) {
+    const layout::Partition& partition = catalog_.partition(kind.example);
+    const int64_t bytes = elementwise_bytes(problem.parameters[kind.example].algorithm) * kind.number;
     for (int32_t position = 0; position < partition.positions(); ++position) {
       ns[partition.rank(position)] += memory_ns(partition.local_elements(position) * bytes);
     }
