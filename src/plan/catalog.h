@@ -49,9 +49,6 @@ struct MatrixClass {
   bool all_replicas = false;  // every replica sends its raw gradient (grad_sync)
   bool weights_back = false;  // the owner holds the matrix whole and returns new weights, not updates
   Spreads spreads = 0;        // of the kinds that it is part of
-
-  // Of one element while its owner has it: as it travelled, or a sum of replicas in f32.
-  int64_t assembled_bytes() const { return all_replicas ? byte_size(Dtype::kF32) : in_bytes; }
 };
 
 class Catalog {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "plan/scratch.h"
 #include "plan/wide.h"
 
 namespace muster::plan {
@@ -24,6 +25,11 @@ int64_t orthogonalize_ns(const CostTable& table, const Matrix& m) {
   constexpr Wide kLongest = Wide{1} << 40;  // a quarter of an hour: sums over a model stay within 64 bits
   return static_cast<int64_t>(std::clamp(flops / static_cast<Wide>(gflops), Wide{1}, kLongest));
 }
+
+// What orthogonalizing takes beside matrices.
+constexpr int64_t kResultBytes = 4;  // of an element in f32
+constexpr int64_t kLineBytes = 16;
+constexpr int64_t kAlignments = 1024;  // of all buffers together
 
 }  // namespace
 
@@ -157,9 +163,14 @@ std::vector<int64_t> CostModel::held_elementwise_ns() const {
 }
 
 int64_t CostModel::workspace_bytes(const Matrix& m) const {
-  // The update as it travels, two copies that the iteration alternates between, three matrices of the Gram side.
   const int64_t s = std::min(m.rows, m.columns);
-  return m.elements() * byte_size(catalog_.problem().wire) + (2 * m.elements() + 3 * s * s) * table_.compute_bytes;
+  const int64_t n = m.elements();
+  int64_t bytes = aligned(n * byte_size(catalog_.problem().wire));     // the update as it travels
+  bytes += n * std::max(kResultBytes, int64_t{table_.compute_bytes});  // the result, before it is rounded to that
+  bytes += 2 * n * table_.compute_bytes;                               // copies that the iteration alternates between
+  bytes += 4 * s * s * table_.compute_bytes;                           // of the size of the Gram matrix
+  bytes += (m.rows + m.columns) * kLineBytes;                          // sums and factors of rows and columns
+  return bytes + kAlignments;
 }
 
 }  // namespace muster::plan
