@@ -43,7 +43,6 @@ struct Outcome {
 
 double milliseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; }
 double step_ms(const BenchResult& result) { return milliseconds(run::median(result.step_ns)); }
-double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 std::string table_text(const Outcome& outcome) {
   const auto colour = wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff;
@@ -52,18 +51,18 @@ std::string table_text(const Outcome& outcome) {
                                 report::printable(outcome.problem.model), outcome.problem.ranks,
                                 outcome.problem.ranks == 1 ? "" : "s", ranks.comm(), ranks.threads(),
                                 ranks.threads() == 1 ? "" : "s", outcome.steps);
-  report::Columns columns({"strategy", "waves", "step ms", "min", "host ms", "calls", "messages", "MiB sent", "kernels",
-                           "scratch MiB", "padding MiB", "equal", "speed-up", "predicted ms"});
+  report::Columns columns({"strategy", "waves", "step ms", "min", "host ms", "calls", "messages", "sent", "kernels",
+                           "scratch", "padding", "equal", "speed-up", "predicted"});
   const double first = step_ms(outcome.results.front());
   for (size_t i = 0; i < outcome.cases.size(); ++i) {
     const BenchResult& r = outcome.results[i];
     columns.add({std::string(name(outcome.cases[i].strategy)), std::to_string(r.waves),
                  fmt::format("{:.1f}", step_ms(r)), fmt::format("{:.1f}", milliseconds(std::ranges::min(r.step_ns))),
                  fmt::format("{:.2f}", milliseconds(run::median(r.host_ns))), report::grouped_text(r.collectives),
-                 report::grouped_text(r.messages), fmt::format("{:.1f}", mib(r.bytes_sent_max)),
-                 report::grouped_text(r.kernels), fmt::format("{:.1f}", mib(r.scratch_bytes_max)),
-                 fmt::format("{:.1f}", mib(r.padding_bytes)), r.bitwise_equal ? "yes" : "NO",
-                 fmt::format("{:.2f}×", first / step_ms(r)), fmt::format("{:.1f}", milliseconds(r.predicted_ns))});
+                 report::grouped_text(r.messages), report::bytes_text(r.bytes_sent_max),
+                 report::grouped_text(r.kernels), report::bytes_text(r.scratch_bytes_max),
+                 report::bytes_text(r.padding_bytes), r.bitwise_equal ? "yes" : "NO",
+                 fmt::format("{:.2f}×", first / step_ms(r)), report::time_text(r.predicted_ns)});
   }
   return out + columns.text(colour);
 }

@@ -7,7 +7,7 @@ echo "== what it prints"
 gives plain "$muster" verify "$small" --ranks 3 --json
 holds 'not {"cases", "bitwise_equal", "max_error", "tolerance"} - set(plain)'
 holds 'plain["cases"] == 11 and plain["bitwise_equal"] is True and 0 < plain["max_error"] < plain["tolerance"]'
-holds 'len(plain["case_table"]) == 11 and plain["reference_matrices"] == 15'
+holds 'len(plain["case_table"]) == 11 and plain["reference_matrices"] == 16'
 gives exact "$muster" verify "$small" --ranks 3 --wire f32 --strategy global --waves 2 --json
 holds 'exact["cases"] == 1 and exact["tolerance"] < plain["tolerance"] and exact["max_error"] < exact["tolerance"]'
 table=$("$muster" verify "$small" --ranks 2 --steps 3 --strategy global,megabatch)
@@ -16,7 +16,7 @@ for part in 'small on 2 ranks (local), 3 steps' 'megabatch' 'tolerance'; do
 done
 
 echo "== meshes"
-for mesh in fsdp=1 fsdp=5 fsdp=2,tp=2 tp=3,fsdp=2 replicate=3 replicate=2,fsdp=3; do
+for mesh in fsdp=1 fsdp=5 fsdp=8 fsdp=2,tp=2 tp=3,fsdp=2 replicate=3 replicate=2,fsdp=3; do
   gives mesh "$muster" verify "$small" --mesh "$mesh" --layers 1 --json
   holds "mesh['bitwise_equal'] and mesh['max_error'] < mesh['tolerance'] and mesh['cases'] > 8 or print('$mesh')"
 done

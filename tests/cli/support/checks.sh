@@ -64,7 +64,7 @@ on() {
   ASAN_OPTIONS=detect_leaks=0 mpirun --oversubscribe --allow-run-as-root -n "$ranks" "$@"
 }
 
-# A model that takes no time: matrices of three shapes, an uneven one, blocks, two dtypes, AdamW and Lion.
+# A model that takes no time: matrices of three shapes, uneven and empty shards, blocks, two dtypes, AdamW and Lion.
 small=$work/small.model
 cat >"$small" <<'JSON'
 {
@@ -75,7 +75,8 @@ cat >"$small" <<'JSON'
     {"name": "l.{}.qkv", "layers": 3, "shape": [72, 24], "rows": [24, 24, 24]},
     {"name": "l.{}.up", "layers": 3, "shape": [70, 24], "algorithm": "muon"},
     {"name": "l.{}.down", "layers": 3, "shape": [24, 70], "dtype": "bf16"},
-    {"name": "l.{}.gain", "layers": 3, "shape": [24], "algorithm": "lion", "placements": {"tp": "replicate"}}
+    {"name": "l.{}.gain", "layers": 3, "shape": [24], "algorithm": "lion", "placements": {"tp": "replicate"}},
+    {"name": "gate", "shape": [1, 12], "norm_axis": "rows"}
   ]
 }
 JSON
