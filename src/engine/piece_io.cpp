@@ -12,8 +12,8 @@ namespace {
 
 // Fits the second cache, where the checksum leaves what is then written, and makes a system call worth its while.
 constexpr int64_t kBufferBytes = int64_t{1} << 20;
-// Rows that begin this close are read together with what lies between: a call costs as much as copying some 10 KiB.
-constexpr int64_t kNearBytes = int64_t{16} << 10;
+// Rows this close are read together with what lies between: a call costs about as much as copying that.
+constexpr int64_t kGapBytes = int64_t{4} << 10;
 
 // One row where rows follow each other in the tensor and in memory.
 StatePiece merged(StatePiece piece) {
@@ -96,7 +96,7 @@ uint64_t PieceReader::read(const TensorPlace& place, const StatePiece& strided) 
   for (int64_t row = 0; row < piece.rows;) {
     const int64_t index = piece.index + row * piece.index_stride;
     int64_t rows = 1;
-    if (piece.columns <= most && piece.rows > 1 && piece.index_stride <= kNearBytes / place.width) {
+    if (piece.columns <= most && piece.rows > 1 && piece.index_stride - piece.columns <= kGapBytes / place.width) {
       rows = std::min(piece.rows - row, (most - piece.columns) / piece.index_stride + 1);
       const int64_t span = (rows - 1) * piece.index_stride + piece.columns;
       file_.read_at(place.offset + index * place.width, buffer_.data(), span * place.width);
