@@ -46,7 +46,8 @@ void check_piece(const StatePiece& piece, int64_t elements) {
   }
 }
 
-PieceWriter::PieceWriter(const File& file) : file_(file), buffer_(static_cast<size_t>(kBufferBytes)) {}
+PieceWriter::PieceWriter(const File& file)
+    : file_(file), buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)) {}
 
 uint64_t PieceWriter::write(const TensorPlace& place, const StatePiece& strided) {
   const StatePiece piece = merged(strided);
@@ -71,17 +72,17 @@ void PieceWriter::append(int64_t offset, const std::byte* data, int64_t bytes) {
     return;
   }
   if (held_ == 0) begin_ = offset;
-  std::memcpy(buffer_.data() + held_, data, static_cast<size_t>(bytes));
+  std::memcpy(buffer_.get() + held_, data, static_cast<size_t>(bytes));
   held_ += bytes;
 }
 
 void PieceWriter::flush() {
-  file_.write_at(begin_, buffer_.data(), held_);
+  file_.write_at(begin_, buffer_.get(), held_);
   held_ = 0;
 }
 
 PieceReader::PieceReader(const File& file, Reading reading)
-    : file_(file), reading_(reading), buffer_(static_cast<size_t>(kBufferBytes)) {}
+    : file_(file), reading_(reading), buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)) {}
 
 uint64_t PieceReader::read(const TensorPlace& place, const StatePiece& strided) {
   const StatePiece piece = merged(strided);
@@ -99,15 +100,15 @@ uint64_t PieceReader::read(const TensorPlace& place, const StatePiece& strided) 
     if (piece.columns <= most && piece.rows > 1 && piece.index_stride - piece.columns <= kGapBytes / place.width) {
       rows = std::min(piece.rows - row, (most - piece.columns) / piece.index_stride + 1);
       const int64_t span = (rows - 1) * piece.index_stride + piece.columns;
-      file_.read_at(place.offset + index * place.width, buffer_.data(), span * place.width);
+      file_.read_at(place.offset + index * place.width, buffer_.get(), span * place.width);
       for (int64_t i = 0; i < rows; ++i) {
-        take(row + i, 0, piece.columns, buffer_.data() + i * piece.index_stride * place.width);
+        take(row + i, 0, piece.columns, buffer_.get() + i * piece.index_stride * place.width);
       }
     } else {
       for (int64_t column = 0; column < piece.columns; column += most) {
         const int64_t count = std::min(most, piece.columns - column);
-        file_.read_at(place.offset + (index + column) * place.width, buffer_.data(), count * place.width);
-        take(row, column, count, buffer_.data());
+        file_.read_at(place.offset + (index + column) * place.width, buffer_.get(), count * place.width);
+        take(row, column, count, buffer_.get());
       }
     }
     row += rows;

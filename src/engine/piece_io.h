@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 #include "engine/file.h"
 #include "engine/state_slice.h"
@@ -31,7 +31,7 @@ class PieceWriter {
   void append(int64_t offset, const std::byte* data, int64_t bytes);
 
   const File& file_;
-  std::vector<std::byte> buffer_;
+  std::unique_ptr<std::byte[]> buffer_;
   int64_t begin_ = 0;  // of what is buffered, in the file
   int64_t held_ = 0;
 };
@@ -49,7 +49,7 @@ class PieceReader {
  private:
   const File& file_;
   Reading reading_;
-  std::vector<std::byte> buffer_;
+  std::unique_ptr<std::byte[]> buffer_;
 };
 
 }  // namespace muster::engine
