@@ -90,18 +90,38 @@ class Optimizer::Impl {
   void save(const std::string& directory);
   void load(const std::string& directory);
 
-  // Runs something that, if it fails, leaves weights or ranks in between.
-  template <typename Work>
-  auto or_break(std::string_view what, Work work) {
+  // In a catch block, after something that leaves weights or ranks in between: nobody waits for this rank, and it does
+  // not go on.
+  [[noreturn]] void break_off(std::string_view what) {
     try {
-      return work();
+      throw;
     } catch (const CommError& error) {
       give_up(fmt::format("{} broke off: {}", what, error.what()));
       throw CommError(broken_);
     } catch (const std::exception& error) {
-      give_up(fmt::format("{} broke off: {}", what, error.what()));
-      communicator_->abort(broken_);
+      const std::string why = fmt::format("{} broke off: {}", what, error.what());
+      communicator_->abort(why);  // first: giving up waits for what is under way
+      give_up(why);
       throw;
+    }
+  }
+  template <typename Work>
+  auto or_break(std::string_view what, Work work) {
+    try {
+      return work();
+    } catch (...) {
+      break_off(what);
+    }
+  }
+  // Bad input is refused on every rank, before anything was changed; the optimizer then goes on.
+  template <typename Work>
+  auto or_refuse(std::string_view what, Work work) {
+    try {
+      return work();
+    } catch (const InvalidArgument&) {
+      throw;
+    } catch (...) {
+      break_off(what);
     }
   }
 
@@ -457,13 +477,7 @@ const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const S
   const int64_t number = state_->steps + 1;
   const std::string what = fmt::format("step {}", number);
   recorder_.start(number, options.trace);
-  Accord accord;
-  try {
-    accord = prepare(gradients, options);
-  } catch (const CommError& error) {
-    give_up(fmt::format("{} broke off: {}", what, error.what()));
-    throw CommError(broken_);
-  }
+  const Accord accord = or_refuse(what, [&] { return prepare(gradients, options); });
   or_break(what, [&] {
     if (accord.skip) {
       recorder_.stats.skipped = true;
@@ -494,12 +508,8 @@ double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_
   options.grad_norm = true;
   options.grad_scale = grad_scale;
   recorder_.start(state_->steps + 1, false);
-  try {
-    prepare(gradients, options);
-  } catch (const CommError& error) {
-    give_up(fmt::format("the gradient norm before step {} broke off: {}", state_->steps + 1, error.what()));
-    throw CommError(broken_);
-  }
+  or_refuse(fmt::format("the gradient norm before step {}", state_->steps + 1),
+            [&] { return prepare(gradients, options); });
   return recorder_.stats.grad_norm;
 }
 
@@ -549,12 +559,9 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
 void Optimizer::Impl::save(const std::string& directory) {
   require_whole();
   const std::vector<engine::StateSlice> slices = state_->slices();
-  try {
+  or_refuse(fmt::format("the checkpoint after step {}", state_->steps), [&] {
     engine::save_checkpoint(directory, {state_->steps, {}}, slices, *communicator_);
-  } catch (const CommError& error) {
-    give_up(fmt::format("the checkpoint after step {} broke off: {}", state_->steps, error.what()));
-    throw CommError(broken_);
-  }
+  });
 }
 
 void Optimizer::Impl::load(const std::string& directory) {
@@ -563,9 +570,11 @@ void Optimizer::Impl::load(const std::string& directory) {
     engine::load_checkpoint(directory, slices, *communicator_);
   } catch (const InvalidArgument&) {
     throw;  // nothing was changed
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     give_up(fmt::format("loading \"{}\" broke off: {}", directory, error.what()));
-    throw;
+    throw;  // on every rank: they may try again
+  } catch (...) {
+    break_off(fmt::format("loading \"{}\"", directory));
   }
   broken_.clear();
 }

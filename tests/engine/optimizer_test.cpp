@@ -13,6 +13,7 @@
 #include "muster/error.h"
 #include "reference/reference.h"
 #include "support/problems.h"
+#include "support/tamper.h"
 #include "support/training.h"
 
 namespace muster {
@@ -283,6 +284,31 @@ TEST(Optimizer, NeitherStepsNorSavesOnceBrokenUntilAStateIsImported) {
   other.join();
   ASSERT_EQ(said.size(), 4);
   EXPECT_THAT(said, Each(HasSubstr("step 2 broke off")));
+}
+
+// An error that only one rank has, before anything was changed (where averages travel for their norm) and after.
+TEST(Optimizer, AnErrorOfOneRankReleasesTheOthersAtOnce) {
+  for (const double max_grad_norm : {1.0, 0.0}) {
+    test::Training t = training(two_parameters(3));
+    replicate(t.problem);
+    t.problem.grad_sync = true;
+    t.step_options = [=](int) {
+      StepOptions options;
+      options.max_grad_norm = max_grad_norm;
+      return options;
+    };
+    t.tamper = [](std::unique_ptr<Communicator> inner) {
+      const int32_t rank = inner->rank();
+      return std::make_unique<test::TamperingCommunicator>(
+          std::move(inner), [rank](std::string_view label, int32_t, std::span<std::byte>) {
+            if (rank == 1 && label.starts_with("step 2 ")) throw std::bad_alloc();
+          });
+    };
+    const std::vector<std::string> said = errors(test::train(t));
+    EXPECT_EQ(said[1], std::bad_alloc().what());
+    EXPECT_THAT(said[0], HasSubstr("rank 1 aborted: step 2 broke off"));
+    EXPECT_THAT(said[2], HasSubstr("rank 1 aborted: step 2 broke off"));
+  }
 }
 
 TEST(Optimizer, GroupsThatSitOutMoveNoBytes) {
