@@ -92,7 +92,7 @@ struct StepStats {
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   int64_t kernels = 0;                       // calls
-  std::vector<ParameterStats> parameters{};  // on request
+  std::vector<ParameterStats> parameters{};  // on request; zeros if the step was skipped
 
   int64_t at(Stage stage) const { return stage_ns[static_cast<size_t>(stage)]; }
 };
@@ -145,7 +145,7 @@ class Optimizer {
   // The norm that step() would clip by.
   double grad_norm(std::span<void* const> gradients, double grad_scale = 1);
 
-  const StepStats& last_step() const;
+  const StepStats& last_step() const;            // the last that was not refused
   const std::vector<TraceEvent>& trace() const;  // of the last step, if it was asked for
 
   // State and weights in logical form: the same names, shapes and values whatever the layout.

@@ -453,8 +453,8 @@ Optimizer::Impl::Accord Optimizer::Impl::prepare(std::span<void* const> gradient
   SumOfSquares total;
   if (options.parameter_stats) {
     const std::vector<double> sums = reduced(squares, "gradient norms");
-    for (const double sum : sums) {
-      recorder_.stats.parameters.push_back({std::sqrt(sum) * std::abs(options.grad_scale), 0});
+    for (size_t p = 0; p < parameters; ++p) {
+      recorder_.stats.parameters[p].grad_norm = std::sqrt(sums[p]) * std::abs(options.grad_scale);
     }
     for (const SumOfSquares& sum : squares) total.merge(sum);
   } else {
@@ -477,6 +477,7 @@ const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const S
   const int64_t number = state_->steps + 1;
   const std::string what = fmt::format("step {}", number);
   recorder_.start(number, options.trace);
+  if (options.parameter_stats) recorder_.stats.parameters.resize(problem_.parameters.size());
   const Accord accord = or_refuse(what, [&] { return prepare(gradients, options); });
   or_break(what, [&] {
     if (accord.skip) {
@@ -499,7 +500,7 @@ const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const S
     state_->steps = number;
   });
   recorder_.finish();
-  return recorder_.stats;
+  return recorder_.last_stats;
 }
 
 double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_scale) {
@@ -604,8 +605,8 @@ const StepStats& Optimizer::step(std::span<void* const> gradients, const StepOpt
 double Optimizer::grad_norm(std::span<void* const> gradients, double grad_scale) {
   return impl_->grad_norm(gradients, grad_scale);
 }
-const StepStats& Optimizer::last_step() const { return impl_->recorder_.stats; }
-const std::vector<TraceEvent>& Optimizer::trace() const { return impl_->recorder_.events; }
+const StepStats& Optimizer::last_step() const { return impl_->recorder_.last_stats; }
+const std::vector<TraceEvent>& Optimizer::trace() const { return impl_->recorder_.last_events; }
 
 std::vector<StateInfo> Optimizer::state() const {
   std::vector<StateInfo> out;

@@ -374,6 +374,7 @@ TEST(Optimizer, PoliciesForGradientsThatAreNotFinite) {
       t.step_options = [policy](int) {
         StepOptions options;
         options.non_finite = policy;
+        options.parameter_stats = true;
         return options;
       };
       return test::train(t);
@@ -385,6 +386,7 @@ TEST(Optimizer, PoliciesForGradientsThatAreNotFinite) {
     EXPECT_FALSE(skipped[0].stats[0].skipped);
     EXPECT_TRUE(skipped[0].stats[1].skipped);
     EXPECT_FALSE(skipped[0].stats[2].skipped);
+    for (const StepStats& stats : skipped[0].stats) EXPECT_EQ(stats.parameters.size(), 2);
     test::Training two = t;
     two.steps = 2;
     two.step_options = nullptr;
@@ -494,6 +496,29 @@ TEST(Optimizer, ReportsWhatAStepDid) {
     // AdamW's third step moves every element by about lr.
     EXPECT_NEAR(stats.parameters[1].update_rms, 0.02, 0.015);
   }
+}
+
+TEST(Optimizer, KeepsTheStatisticsOfTheLastStepUntilTheNext) {
+  test::Training t = training(two_parameters(2));
+  t.step_options = [](int) {
+    StepOptions options;
+    options.trace = true;
+    return options;
+  };
+  t.after = [](Optimizer& optimizer) {
+    std::vector<float> gradient(120, 1.0F);
+    std::vector<void*> pointers{gradient.data(), gradient.data()};
+    const auto is_kept = [&] {
+      EXPECT_EQ(optimizer.last_step().step, 3);
+      EXPECT_GT(optimizer.last_step().total_ns, 0);
+      EXPECT_FALSE(optimizer.trace().empty());
+    };
+    EXPECT_GT(optimizer.grad_norm(pointers), 0);
+    is_kept();
+    EXPECT_THROW(optimizer.step(std::span(pointers).first(1)), InvalidArgument);
+    is_kept();
+  };
+  EXPECT_THAT(errors(test::train(t)), Each(""));
 }
 
 TEST(Optimizer, NamesWhatIsWrongWithImportedState) {
