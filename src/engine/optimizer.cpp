@@ -149,6 +149,7 @@ class Optimizer::Impl {
     double clip = 1;
   };
   std::vector<bool> agree_on_step(std::span<void* const> gradients, const StepOptions& options);
+  bool screen(std::span<void* const> gradients, const std::vector<bool>& active, NonFinite policy);
   Accord prepare(std::span<void* const> gradients, const StepOptions& options);
   void add_squares(std::span<void* const> gradients, const std::vector<bool>& active,
                    std::vector<SumOfSquares>& squares);
@@ -393,21 +394,26 @@ std::vector<bool> Optimizer::Impl::agree_on_step(std::span<void* const> gradient
 void Optimizer::Impl::add_squares(std::span<void* const> gradients, const std::vector<bool>& active,
                                   std::vector<SumOfSquares>& squares) {
   std::vector<bool> travels(active.size());
-  for (size_t p = 0; p < active.size(); ++p) {
-    travels[p] = active[p] && averaged(p);
-    if (!active[p] || travels[p] || !holds(p) || gradients[p] == nullptr || replica_[p] != 0) continue;
-    const kernels::ValueBlock block = shard(p, gradients[p]);
-    kernels_->sum_squares(problem_.parameters[p].grad_dtype, {&block, 1}, squares[p]);
+  {
+    const auto timed = recorder_.span(Stage::kControl);
+    for (size_t p = 0; p < active.size(); ++p) {
+      travels[p] = active[p] && averaged(p);
+      if (!active[p] || travels[p] || !holds(p) || gradients[p] == nullptr || replica_[p] != 0) continue;
+      const kernels::ValueBlock block = shard(p, gradients[p]);
+      kernels_->sum_squares(problem_.parameters[p].grad_dtype, {&block, 1}, squares[p]);
+    }
   }
   if (std::find(travels.begin(), travels.end(), true) == travels.end()) return;
   executor_->average(program(travels), {gradients, 1, state_->steps + 1, nullptr}, *communicator_,
                      [&](int32_t p, const float* average, int64_t count) {
+                       const auto timed = recorder_.span(Stage::kControl);
                        const kernels::ValueBlock block{1, count, average, count};
                        kernels_->sum_squares(Dtype::kF32, {&block, 1}, squares[p]);
                      });
 }
 
 std::vector<double> Optimizer::Impl::reduced(std::vector<SumOfSquares>& squares, std::string_view what) {
+  const auto timed = recorder_.span(Stage::kControl);
   std::vector<int64_t> words;
   for (const SumOfSquares& sum : squares) words.insert(words.end(), sum.words().begin(), sum.words().end());
   reduce(words, what);
@@ -420,33 +426,42 @@ std::vector<double> Optimizer::Impl::reduced(std::vector<SumOfSquares>& squares,
   return values;
 }
 
-Optimizer::Impl::Accord Optimizer::Impl::prepare(std::span<void* const> gradients, const StepOptions& options) {
-  const auto timed = recorder_.span(Stage::kControl);
-  Accord accord{agree_on_step(gradients, options), false, 1};
+// Whether the policy is to skip the step.
+bool Optimizer::Impl::screen(std::span<void* const> gradients, const std::vector<bool>& active, NonFinite policy) {
   const size_t parameters = problem_.parameters.size();
   const auto grad_dtype = [&](size_t p) { return problem_.parameters[p].grad_dtype; };
-  if (options.non_finite != NonFinite::kIgnore) {
-    std::vector<int64_t> bad(parameters);
-    for (size_t p = 0; p < parameters; ++p) {
-      if (!accord.active[p] || !holds(p) || gradients[p] == nullptr) continue;
-      const kernels::ValueBlock block = shard(p, gradients[p]);
-      bad[p] = kernels_->all_finite(grad_dtype(p), {&block, 1}) ? 0 : 1;
-    }
-    const std::vector<int64_t> mine = bad;
-    reduce(bad, "finiteness");
-    const auto first = std::find_if(bad.begin(), bad.end(), [](int64_t n) { return n > 0; });
-    if (first != bad.end() && options.non_finite == NonFinite::kError) {
-      throw InvalidArgument(fmt::format("step {}: parameter '{}': its gradient is not finite on {} of the ranks",
-                                        state_->steps + 1, problem_.parameters[first - bad.begin()].name, *first));
-    }
-    accord.skip = first != bad.end() && options.non_finite == NonFinite::kSkipStep;
-    if (accord.skip) return accord;
-    for (size_t p = 0; p < parameters; ++p) {
-      if (mine[p] == 0) continue;
-      const kernels::ValueBlock block = shard(p, gradients[p]);
-      kernels_->zero_non_finite(grad_dtype(p), {&block, 1});
-    }
+  std::vector<int64_t> bad(parameters);
+  for (size_t p = 0; p < parameters; ++p) {
+    if (!active[p] || !holds(p) || gradients[p] == nullptr) continue;
+    const kernels::ValueBlock block = shard(p, gradients[p]);
+    bad[p] = kernels_->all_finite(grad_dtype(p), {&block, 1}) ? 0 : 1;
   }
+  const std::vector<int64_t> mine = bad;
+  reduce(bad, "finiteness");
+  const auto first = std::find_if(bad.begin(), bad.end(), [](int64_t n) { return n > 0; });
+  if (first == bad.end()) return false;
+  if (policy == NonFinite::kError) {
+    throw InvalidArgument(fmt::format("step {}: parameter '{}': its gradient is not finite on {} of the ranks",
+                                      state_->steps + 1, problem_.parameters[first - bad.begin()].name, *first));
+  }
+  if (policy == NonFinite::kSkipStep) return true;
+  for (size_t p = 0; p < parameters; ++p) {
+    if (mine[p] == 0) continue;
+    const kernels::ValueBlock block = shard(p, gradients[p]);
+    kernels_->zero_non_finite(grad_dtype(p), {&block, 1});
+  }
+  return false;
+}
+
+Optimizer::Impl::Accord Optimizer::Impl::prepare(std::span<void* const> gradients, const StepOptions& options) {
+  Accord accord;
+  {
+    const auto timed = recorder_.span(Stage::kControl);
+    accord.active = agree_on_step(gradients, options);
+    if (options.non_finite != NonFinite::kIgnore) accord.skip = screen(gradients, accord.active, options.non_finite);
+  }
+  if (accord.skip) return accord;
+  const size_t parameters = problem_.parameters.size();
   if (options.max_grad_norm == 0 && !options.grad_norm && !options.parameter_stats) return accord;
   std::vector<SumOfSquares> squares(parameters);
   add_squares(gradients, accord.active, squares);
@@ -488,7 +503,6 @@ const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const S
                                     options.parameter_stats ? &changes : nullptr};
       executor_->run(program(accord.active), input, *communicator_);
       if (options.parameter_stats) {
-        const auto timed = recorder_.span(Stage::kControl);
         const std::vector<double> sums = reduced(changes, "changes");
         for (size_t p = 0; p < sums.size(); ++p) {
           const auto elements = static_cast<double>(element_count(problem_.parameters[p].shape));

@@ -462,39 +462,43 @@ TEST(Optimizer, TheScaleOfAStepIsTheParametersOrTheBlocks) {
 }
 
 TEST(Optimizer, ReportsWhatAStepDid) {
-  test::Training t = training(two_parameters(2));
-  t.step_options = [](int) {
-    StepOptions options;
-    options.trace = true;
-    options.parameter_stats = true;
-    return options;
-  };
-  std::atomic<int> exchanges = 0;
-  t.after = [&](Optimizer& optimizer) {
-    EXPECT_GT(optimizer.scratch_bytes(), 0);
-    int64_t last = 0;
-    for (const TraceEvent& event : optimizer.trace()) {
-      EXPECT_LE(event.begin_ns, event.end_ns);
-      exchanges += event.exchange ? 1 : 0;
-      if (event.exchange) continue;
-      EXPECT_GE(event.begin_ns, last) << event.name << ": stages do not overlap";
-      last = event.end_ns;
+  for (const bool sync : {false, true}) {
+    test::Training t = training(two_parameters(2));
+    if (sync) replicate(t.problem);
+    t.problem.grad_sync = sync;  // gradients then travel twice, for their norm first
+    t.step_options = [](int) {
+      StepOptions options;
+      options.trace = true;
+      options.parameter_stats = true;
+      return options;
+    };
+    std::atomic<int> exchanges = 0;
+    t.after = [&](Optimizer& optimizer) {
+      EXPECT_GT(optimizer.scratch_bytes(), 0);
+      int64_t last = 0;
+      for (const TraceEvent& event : optimizer.trace()) {
+        EXPECT_LE(event.begin_ns, event.end_ns);
+        exchanges += event.exchange ? 1 : 0;
+        if (event.exchange) continue;
+        EXPECT_GE(event.begin_ns, last) << event.name << ": stages do not overlap";
+        last = event.end_ns;
+      }
+    };
+    const auto ranks = test::train(t);
+    ASSERT_THAT(errors(ranks), Each(""));
+    EXPECT_GT(exchanges, 0);
+    for (const test::RankMemory& rank : ranks) {
+      const StepStats& stats = rank.stats.back();
+      EXPECT_EQ(stats.step, 3);
+      EXPECT_LE(std::accumulate(stats.stage_ns.begin(), stats.stage_ns.end(), int64_t{0}), stats.total_ns);
+      EXPECT_GT(stats.kernels, 0);
+      ASSERT_EQ(stats.parameters.size(), 2);
+      double square = 0;
+      for (int64_t i = 0; i < 120; ++i) square += std::pow(static_cast<double>(t.gradient(0, 1, i, 2)), 2);
+      EXPECT_NEAR(stats.parameters[1].grad_norm, std::sqrt(square), 1e-9);
+      // AdamW's third step moves every element by about lr.
+      EXPECT_NEAR(stats.parameters[1].update_rms, 0.02, 0.015);
     }
-  };
-  const auto ranks = test::train(t);
-  ASSERT_THAT(errors(ranks), Each(""));
-  EXPECT_GT(exchanges, 0);
-  for (const test::RankMemory& rank : ranks) {
-    const StepStats& stats = rank.stats.back();
-    EXPECT_EQ(stats.step, 3);
-    EXPECT_LE(std::accumulate(stats.stage_ns.begin(), stats.stage_ns.end(), int64_t{0}), stats.total_ns);
-    EXPECT_GT(stats.kernels, 0);
-    ASSERT_EQ(stats.parameters.size(), 2);
-    double square = 0;
-    for (int64_t i = 0; i < 120; ++i) square += std::pow(static_cast<double>(t.gradient(0, 1, i, 2)), 2);
-    EXPECT_NEAR(stats.parameters[1].grad_norm, std::sqrt(square), 1e-9);
-    // AdamW's third step moves every element by about lr.
-    EXPECT_NEAR(stats.parameters[1].update_rms, 0.02, 0.015);
   }
 }
 
