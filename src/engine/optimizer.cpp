@@ -5,10 +5,13 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "engine/checkpoint.h"
+#include "engine/checkpoint_tensors.h"
 #include "engine/executor.h"
 #include "engine/fingerprint.h"
 #include "engine/group.h"
@@ -555,8 +558,12 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
   std::vector<engine::StateSlice> slices = state_->slices();
   std::map<std::string, engine::StateSlice*> by_name;
   for (engine::StateSlice& slice : slices) by_name[slice.info.name] = &slice;
+  std::set<std::string_view> given;
   engine::together(*communicator_, "check state", [&] {
     for (const StateTensor& tensor : tensors) {
+      if (!given.insert(tensor.name).second) {
+        throw InvalidArgument(fmt::format("state \"{}\": given twice", tensor.name));
+      }
       const auto found = by_name.find(tensor.name);
       if (found == by_name.end()) {
         throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", tensor.name));
@@ -564,6 +571,8 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
       engine::check_like(found->second->info, tensor);
     }
   });
+  // Or some would go on while others are still broken.
+  engine::check_same(*communicator_, "import state", fmt::format("{}", fmt::join(given, "\n")));
   for (const StateTensor& tensor : tensors) {
     engine::fill(*by_name.at(tensor.name), tensor.data);
     by_name.erase(tensor.name);

@@ -527,7 +527,8 @@ TEST(Optimizer, KeepsTheStatisticsOfTheLastStepUntilTheNext) {
 
 TEST(Optimizer, NamesWhatIsWrongWithImportedState) {
   test::Training t = training(two_parameters(2));
-  t.after = [](Optimizer& optimizer) {
+  std::atomic<int> next = 0;
+  t.after = [&](Optimizer& optimizer) {
     const auto said = [&](StateTensor tensor) {
       try {
         optimizer.import_state({&tensor, 1});
@@ -551,6 +552,14 @@ TEST(Optimizer, NamesWhatIsWrongWithImportedState) {
     wrong.type = StateType::kBf16;
     EXPECT_EQ(said(wrong), "rank 0: state \"w:momentum\": stored in another type than here");
     EXPECT_THROW(optimizer.export_state("w:first"), InvalidArgument);
+    const std::vector<StateTensor> twice{momentum, momentum};
+    EXPECT_THAT([&] { optimizer.import_state(twice); },
+                testing::ThrowsMessage<InvalidArgument>("rank 0: state \"w:momentum\": given twice"));
+    // One rank gives less than the other.
+    const std::vector<StateTensor> two{momentum, optimizer.export_state("v:first")};
+    const size_t count = next++ == 0 ? 1 : 2;
+    EXPECT_THAT([&] { optimizer.import_state(std::span(two).first(count)); },
+                testing::ThrowsMessage<InvalidArgument>(HasSubstr("ranks disagree")));
   };
   EXPECT_THAT(errors(test::train(t)), Each(""));
 }
