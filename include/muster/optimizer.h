@@ -160,7 +160,8 @@ class Optimizer {
   // From a checkpoint of any layout and number of ranks. What is damaged is named; then nothing was changed.
   void load(const std::string& directory);
 
-  // After a CommError: goes on with another communicator of the same size and rank, once a state is loaded.
+  // After a CommError: goes on with another communicator of the same size and rank. If any rank had broken off, all
+  // ranks need a state to be loaded first.
   void reconnect(Communicator& communicator);
 
  private:

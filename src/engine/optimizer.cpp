@@ -532,13 +532,19 @@ double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_
 }
 
 void Optimizer::Impl::reconnect(Communicator& communicator) {
-  if (communicator.rank() != rank_ || communicator.size() != ranks_) {
+  engine::together(communicator, "reconnect", [&] {
+    if (communicator.rank() == rank_ && communicator.size() == ranks_) return;
     throw InvalidArgument(fmt::format("reconnect: rank {} of {}, expected rank {} of {}", communicator.rank(),
                                       communicator.size(), rank_, ranks_));
-  }
+  });
   executor_->abandon();
   communicator_ = &communicator;
   agree();
+  // Where one rank broke off, another may have come through, or not have begun.
+  int64_t most[] = {broken_.empty() ? 0 : 1, state_->steps, -state_->steps};
+  communicator_->all_reduce(most, ReduceOp::kMax, "compare steps")->wait();
+  const bool whole = most[0] == 0 && most[1] == -most[2];
+  if (!whole && broken_.empty()) broken_ = "reconnected to ranks of which some broke off: load a state first";
 }
 
 engine::StateSlice Optimizer::Impl::find_state(const std::string& name) {

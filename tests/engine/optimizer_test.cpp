@@ -243,6 +243,7 @@ TEST(Optimizer, NeitherStepsNorSavesOnceBrokenUntilAStateIsImported) {
   const Problem problem = test::one_parameter({9, 9}, 2);
   auto first = make_local_communicators(2, {std::chrono::milliseconds(300)});
   auto second = make_local_communicators(2, {std::chrono::seconds(10)});
+  auto swapped = make_local_communicators(2, {std::chrono::seconds(10)});
   std::vector<std::string> said;
   const auto run = [&](size_t r) {
     const size_t held = r == 0 ? 45 : 36;
@@ -270,10 +271,11 @@ TEST(Optimizer, NeitherStepsNorSavesOnceBrokenUntilAStateIsImported) {
       attempt([&] { optimizer.export_state(":steps"); });
     }
     first[r].reset();
+    EXPECT_THAT([&] { optimizer.reconnect(*swapped[1 - r]); },
+                testing::ThrowsMessage<InvalidArgument>("rank 0: reconnect: rank 0 of 2, expected rank 1 of 2"));
     optimizer.reconnect(*second[r]);
-    if (r == 0) {
-      EXPECT_THROW(optimizer.step(pointers), CommError);
-    }
+    // The other one was not stepping when the first broke off. Were it to go on, it would wait for the first.
+    EXPECT_THROW(optimizer.step(pointers), CommError);
     std::fill(weights.begin(), weights.end(), -7.0F);
     optimizer.import_state(state);
     EXPECT_EQ(weights, kept);
