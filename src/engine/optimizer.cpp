@@ -334,7 +334,7 @@ const engine::Program& Optimizer::Impl::program(const std::vector<bool>& active)
   return programs_.emplace(key, engine::compile(*catalog_, plan_, rank_, group_of_, key, *state_)).first->second;
 }
 
-// One reduction: who refuses, who has other hyperparameters, and which gradients are there.
+// One reduction: who refuses, who has other hyperparameters, and which gradients are there and take part.
 std::vector<bool> Optimizer::Impl::agree_on_step(std::span<void* const> gradients, const StepOptions& options) {
   const size_t parameters = problem_.parameters.size();
   const size_t groups = options_.groups.size();
@@ -364,7 +364,8 @@ std::vector<bool> Optimizer::Impl::agree_on_step(std::span<void* const> gradient
   int64_t* const present = group_words + groups;
   int64_t* const replicas_differ = present + parameters;
   for (size_t p = 0; p < parameters && refusal.empty(); ++p) {
-    if (!holds(p) || gradients[p] == nullptr) continue;
+    const bool sits_out = number % options_.groups[group_of_[p]].every != 0;
+    if (sits_out || !holds(p) || gradients[p] == nullptr) continue;
     present[p] = 1;
     if (averaged(p)) continue;
     replicas_differ[p] = ballot(shard_keys_[p], replica_[p], catalog_->partition(static_cast<int32_t>(p)).replicas());
@@ -387,9 +388,7 @@ std::vector<bool> Optimizer::Impl::agree_on_step(std::span<void* const> gradient
                                       number, problem_.parameters[p].name));
   }
   std::vector<bool> active(parameters);
-  for (size_t p = 0; p < parameters; ++p) {
-    active[p] = present[p] > 0 && number % options_.groups[group_of_[p]].every == 0;
-  }
+  for (size_t p = 0; p < parameters; ++p) active[p] = present[p] > 0;
   return active;
 }
 

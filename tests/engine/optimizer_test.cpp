@@ -358,6 +358,12 @@ TEST(Optimizer, ReplicasThatDisagreeAboutAGradientAreAnError) {
   replicate(t.problem);
   t.present = [](int32_t rank, size_t p, int step) { return step == 0 || p == 0 || rank == 1; };
   EXPECT_THAT(errors(test::train(t)), Each(HasSubstr("step 2: parameter 'v': some replicas have a gradient")));
+  // In a step that the group sits out, nobody looks.
+  test::Training sits_out = t;
+  sits_out.options.groups.resize(2);
+  sits_out.options.groups[1].every = 4;
+  sits_out.group = [](size_t p) { return static_cast<int32_t>(p); };
+  EXPECT_THAT(errors(test::train(sits_out)), Each(""));
   // With grad_sync they contribute nothing.
   t.problem.grad_sync = true;
   EXPECT_EQ(test::difference(t.problem, test::train(t), test::train(test::on_one_rank(t))[0]), "");
