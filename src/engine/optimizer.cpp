@@ -482,9 +482,8 @@ Optimizer::Impl::Accord Optimizer::Impl::prepare(std::span<void* const> gradient
   }
   const double norm = std::sqrt(total.value()) * std::abs(options.grad_scale);
   recorder_.stats.grad_norm = norm;
-  if (options.max_grad_norm > 0 && !(norm <= options.max_grad_norm)) {
-    accord.clip = std::min(1.0, options.max_grad_norm / (norm + kClipEps));
-  }
+  // A norm that is not a number clips nothing.
+  if (options.max_grad_norm > 0) accord.clip = std::min(1.0, options.max_grad_norm / (norm + kClipEps));
   recorder_.stats.clip = accord.clip;
   return accord;
 }

@@ -440,6 +440,14 @@ TEST(Optimizer, ClipsByTheNormOfAllGradients) {
   EXPECT_EQ(asked, 0);
   EXPECT_NEAR(clipped[0].stats[0].grad_norm, norm, 1e-12 * norm);
   EXPECT_NEAR(clipped[0].stats[0].clip, 0.75 / norm, 1e-5);
+  // The formula holds up to the norm itself.
+  test::Training at_norm = t;
+  at_norm.step_options = [norm](int) {
+    StepOptions options;
+    options.max_grad_norm = norm * (1 + 1e-12);
+    return options;
+  };
+  EXPECT_NEAR(test::train(at_norm)[0].stats[0].clip, 1 - 1e-6 / norm, 1e-9);
   // A gradient scaled beforehand does the same, up to the rounding of that scaling.
   test::Training scaled = t;
   scaled.before = nullptr;
