@@ -21,6 +21,7 @@ namespace {
 // cut. The first is what it is by default; another must be at least 1 / kClearlyFaster faster.
 constexpr int64_t kExchangePercents[] = {100, 0, 50, 200, 500};
 constexpr int64_t kClearlyFaster = 50;
+constexpr int64_t kWorthMoreWaves = 128;
 
 // Wave counts that are tried, until kPatience in a row that meet the scratch cap bring nothing.
 constexpr int32_t kWaveCounts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024};
@@ -134,7 +135,9 @@ class Search {
     if (least_scratch_ == 0) least_scratch_ = summary.scratch_bytes_max;
     least_scratch_ = std::min(least_scratch_, summary.scratch_bytes_max);
     if (options_.scratch_bytes > 0 && summary.scratch_bytes_max > options_.scratch_bytes) return Outcome::kDoesNotFit;
-    if (best && summary.predicted_ns >= best->ns) return Outcome::kSlower;
+    // More waves are more calls and messages: they must pay.
+    const bool more = best && plan.waves.size() > best->plan.waves.size();
+    if (best && summary.predicted_ns >= best->ns - (more ? best->ns / kWorthMoreWaves : 0)) return Outcome::kSlower;
     best = Found{std::move(plan), summary.predicted_ns};
     return Outcome::kKept;
   }
