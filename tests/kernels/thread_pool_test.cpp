@@ -1,9 +1,12 @@
 #include "kernels/cpu/thread_pool.h"
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "muster/error.h"
 
@@ -39,6 +42,24 @@ TEST(ThreadPool, ManyRunsFollowEachOther) {
 }
 
 TEST(ThreadPool, NeedsAThread) { EXPECT_THROW(ThreadPool(0), InvalidArgument); }
+
+// Sanitizers need more address space than is left here.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(ThreadPool, SaysHowManyThreadsTheSystemAllows) {
+  const auto start_too_many = [] {
+    const rlimit limit{rlim_t{1} << 30, rlim_t{1} << 30};
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      ThreadPool pool(4096);
+    } catch (const InvalidArgument& error) {
+      std::fputs(error.what(), stderr);
+      std::_Exit(0);
+    }
+    std::_Exit(1);
+  };
+  EXPECT_EXIT(start_too_many(), testing::ExitedWithCode(0), "threads: 4096: the system allows [0-9]+: ");
+}
+#endif
 
 }  // namespace
 }  // namespace muster::kernels::cpu

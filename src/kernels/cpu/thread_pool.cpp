@@ -1,6 +1,7 @@
 #include "kernels/cpu/thread_pool.h"
 
 #include <string>
+#include <system_error>
 
 #include "muster/error.h"
 
@@ -8,10 +9,20 @@ namespace muster::kernels::cpu {
 
 ThreadPool::ThreadPool(int threads) {
   if (threads < 1) throw InvalidArgument("threads: " + std::to_string(threads) + ": expected at least 1");
-  for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+  try {
+    for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+  } catch (const std::system_error& error) {
+    // Or the members would wait for those that were started, and they for work, for ever: 4096 threads in 4 GB.
+    const size_t started = workers_.size() + 1;
+    stop();
+    throw InvalidArgument("threads: " + std::to_string(threads) + ": the system allows " + std::to_string(started) +
+                          ": " + error.what());
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;

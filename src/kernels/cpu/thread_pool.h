@@ -12,7 +12,7 @@ namespace muster::kernels::cpu {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // at least 1; starts threads - 1
+  explicit ThreadPool(int threads);  // at least 1; starts threads - 1, or throws InvalidArgument
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -32,6 +32,7 @@ class ThreadPool {
   void run_erased(int64_t count, Call call, const void* task);
   void take_tasks(int thread);
   void work(int thread);
+  void stop();
 
   std::vector<std::thread> workers_;
   std::mutex mutex_;
