@@ -60,7 +60,7 @@ int64_t round_up(int64_t bytes) {
 }  // namespace
 
 Executor::Executor(const plan::Catalog& catalog, std::span<const ParameterMemory> memory,
-                   const std::vector<Group>& groups, std::span<const int32_t> group_of, uint64_t seed, Dtype momentum,
+                   const std::vector<Group>& groups, std::span<const int32_t> group_of, Dtype momentum,
                    int64_t scratch_cap, kernels::Kernels& kernels, State& state, Recorder& recorder,
                    const Program& full)
     : catalog_(catalog),
@@ -68,7 +68,6 @@ Executor::Executor(const plan::Catalog& catalog, std::span<const ParameterMemory
       memory_(memory),
       groups_(groups),
       group_of_(group_of),
-      seed_(seed),
       momentum_(momentum),
       wire_bytes_(byte_size(problem_.wire)),
       kernels_(kernels),
@@ -433,7 +432,7 @@ void Executor::watch(const Run& run, int32_t parameter, const Block& block, bool
 void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps) {
   if (steps.empty()) return;
   const auto timed = recorder_.span(Stage::kElementwise, static_cast<int32_t>(w));
-  const kernels::Rounding rounding{seed_, static_cast<uint64_t>(run.input.step)};
+  const kernels::Rounding rounding{static_cast<uint64_t>(state_.seed), static_cast<uint64_t>(run.input.step)};
   const auto gradient_dtype = [&](const RangeStep& step) {
     return step.sum >= 0 ? Dtype::kF32 : problem_.parameters[step.parameter].grad_dtype;
   };
@@ -475,7 +474,7 @@ void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps
 void Executor::apply(const Run& run, std::span<const ApplyStep> steps, const std::byte* base) {
   if (steps.empty()) return;
   const auto timed = recorder_.span(Stage::kApply);
-  const kernels::Rounding rounding{seed_, static_cast<uint64_t>(run.input.step)};
+  const kernels::Rounding rounding{static_cast<uint64_t>(state_.seed), static_cast<uint64_t>(run.input.step)};
   std::vector<kernels::ApplyBlock> blocks;
   for (size_t i = 0; i < steps.size(); ++i) {
     const ApplyStep& step = steps[i];

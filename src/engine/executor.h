@@ -33,8 +33,8 @@ class Executor {
  public:
   // `full` is the program of all parameters: no other needs more scratch. All references outlive the executor.
   Executor(const plan::Catalog& catalog, std::span<const ParameterMemory> memory, const std::vector<Group>& groups,
-           std::span<const int32_t> group_of, uint64_t seed, Dtype momentum, int64_t scratch_cap,
-           kernels::Kernels& kernels, State& state, Recorder& recorder, const Program& full);
+           std::span<const int32_t> group_of, Dtype momentum, int64_t scratch_cap, kernels::Kernels& kernels,
+           State& state, Recorder& recorder, const Program& full);
 
   void run(const Program& program, const StepInput& input, Communicator& communicator);
 
@@ -112,7 +112,6 @@ class Executor {
   const std::span<const ParameterMemory> memory_;
   const std::vector<Group>& groups_;
   const std::span<const int32_t> group_of_;
-  const uint64_t seed_;
   const Dtype momentum_;
   const int64_t wire_bytes_;
   kernels::Kernels& kernels_;

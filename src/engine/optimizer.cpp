@@ -203,10 +203,11 @@ void Optimizer::Impl::build() {
       programs_.emplace(std::vector<bool>{}, engine::compile(*catalog_, plan_, rank_, group_of_, {}, *state_))
           .first->second;
   state_->allocate();
+  state_->seed = static_cast<int64_t>(options_.seed);
   kernels_ = kernels::make_cpu_kernels({options_.threads});
   const int64_t cap = options_.plan.strategy == Strategy::kGlobal ? options_.plan.scratch_bytes : 0;
-  executor_.emplace(*catalog_, memory_, options_.groups, group_of_, options_.seed, options_.momentum, cap, *kernels_,
-                    *state_, recorder_, all);
+  executor_.emplace(*catalog_, memory_, options_.groups, group_of_, options_.momentum, cap, *kernels_, *state_,
+                    recorder_, all);
   // The table says how wide the kernels compute, and with it what the plan counts on.
   if (cap > 0 && executor_->scratch_bytes() > cap) {
     throw InvalidArgument(fmt::format("scratch_bytes {}: rank {} needs {}; cost table '{}' is for another device", cap,

@@ -61,6 +61,7 @@ State::State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, Dtype
 int64_t State::place_momentum(int32_t matrix, std::span<const Block> blocks) {
   const auto [place, is_new] = momentum_places_.emplace(matrix, momentum_elements_);
   if (!is_new) return place->second;
+  require_open();
   const int32_t p = catalog_.parameter_of(matrix);
   // Where every replica gathers for itself, every replica keeps momentum.
   const Transport transport = plan_.waves[plan_.wave[matrix]].transport;
@@ -75,6 +76,7 @@ int64_t State::place_momentum(int32_t matrix, std::span<const Block> blocks) {
 int64_t State::place_variance(int32_t matrix) {
   const auto [place, is_new] = variance_places_.emplace(matrix, variance_elements_);
   if (!is_new) return place->second;
+  require_open();
   const int32_t p = catalog_.parameter_of(matrix);
   int64_t index = 0;  // the lines of a parameter's matrices lie end to end
   for (int32_t j = catalog_.first_matrix(p); j < matrix; ++j) {
@@ -90,6 +92,7 @@ int64_t State::place_variance(int32_t matrix) {
 State::Moments State::place_moments(int32_t parameter, int64_t first, int64_t count, int64_t index) {
   const auto [place, is_new] = moment_places_.emplace(std::pair{parameter, first}, Moments{});
   if (!is_new) return place->second;
+  require_open();
   const Block block{1, count, first, count, 0, count, index, count};
   place->second.first = first_elements_;
   first_pieces_[parameter].push_back({block, first_elements_, count, true});
@@ -107,6 +110,10 @@ void State::place_extra(int32_t parameter, std::span<const Block> blocks, bool c
   if (allocated_ || extra_bytes(memory_[parameter].form) == 0) return;
   for (const Block& block : blocks)
     extra_pieces_[parameter].push_back({block, block.first, block.first_stride, counts});
+}
+
+void State::require_open() const {
+  if (allocated_) throw Internal("state: a place that the first program did not ask for");
 }
 
 void State::allocate() {
@@ -179,6 +186,7 @@ std::vector<StateSlice> State::slices() {
     count(add(p, "updates", StateType::kI64, {}), updates[p]);
   }
   count(out.emplace_back(StateSlice{{":steps", StateType::kI64, {}}, {}}), steps);
+  count(out.emplace_back(StateSlice{{":seed", StateType::kI64, {}}, {}}), seed);
   return out;
 }
 

@@ -53,12 +53,15 @@ class State {
   bool stands_for(int32_t parameter) const;
 
   int64_t steps = 0;             // done
+  int64_t seed = 0;              // of stochastic rounding
   std::vector<int64_t> updates;  // a parameter
 
   // Every unsharded tensor, and this rank's pieces of it.
   std::vector<StateSlice> slices();
 
  private:
+  void require_open() const;
+
   struct Piece {
     Block block;
     int64_t at = 0;  // in its store
