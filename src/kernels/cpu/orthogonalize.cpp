@@ -81,7 +81,8 @@ class Group {
   // product(m) on every matrix.
   template <typename F>
   void multiply(const F& product) const {
-    each(tasks(product(0)), [&](int64_t m, int64_t task) { cpu::run(product(m), task); });
+    const int threads = pool_ == nullptr ? 1 : pool_->threads();
+    each(tasks(product(0), threads), [&](int64_t m, int64_t task) { cpu::run(product(m), threads, task); });
   }
 
   void normalize() {
@@ -294,7 +295,7 @@ void orthogonalize(const OrthogonalizeContext& context, const OrthogonalizeOptio
     Group(context, options, shape, batch.subspan(i, 1), scratch + thread * each, nullptr).run();
   });
 
-  // All threads on the tiles of what is left.
+  // All threads on strips of what is left.
   ThreadPool* pool = small ? nullptr : &context.pool;
   for (int64_t begin = alone; begin < count; begin += room) {
     const auto group = batch.subspan(begin, std::min(room, count - begin));
