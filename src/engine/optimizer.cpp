@@ -1,371 +1,632 @@
-#include "engine/optimizer.h"
+#include "muster/optimizer.h"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "engine/checkpoint.h"
+#include "engine/executor.h"
+#include "engine/fingerprint.h"
+#include "engine/group.h"
+#include "engine/program.h"
+#include "engine/recorder.h"
+#include "engine/state.h"
+#include "engine/transfer.h"
+#include "kernels/kernels.h"
 #include "muster/error.h"
 #include "plan/hash.h"
 
-namespace muster::engine {
+namespace muster {
+
+using engine::ballot;
+using engine::Fingerprint;
+using kernels::SumOfSquares;
 
 namespace {
 
-// Orthogonalized matrices that are kept in f32 at once.
-constexpr int64_t kBatchBytes = int64_t{64} << 20;
+constexpr double kClipEps = 1e-6;
+constexpr size_t kMostPrograms = 16;
+constexpr int kMostThreads = 4096;
 
-int64_t weight_bytes(WeightForm form) { return form == WeightForm::kF32 ? 4 : 2; }
-int64_t extra_bytes(WeightForm form) { return form == WeightForm::kBf16Mantissa ? 2 : 4; }
+// Words of the control reduction that come before those of groups and parameters.
+enum : size_t { kRefused, kRefuser, kStepCheck, kFixedWords };
 
-template <typename T>
-T* at(T* base, int64_t elements, int64_t width) {
-  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
-  return base == nullptr ? nullptr : static_cast<T*>(reinterpret_cast<Byte*>(base) + elements * width);
+uint64_t fingerprint(const StepOptions& options, int64_t step) {
+  Fingerprint print;
+  print.add(step);
+  print.add(options.grad_scale);
+  print.add(options.max_grad_norm);
+  print.add(static_cast<int64_t>(options.non_finite));
+  print.add(static_cast<int64_t>(options.grad_norm));
+  print.add(static_cast<int64_t>(options.parameter_stats));
+  return print.value();
 }
 
-void add_row(Dtype dtype, const void* from, int64_t count, float* to) {
-  if (dtype == Dtype::kF32) {
-    const auto* const values = static_cast<const float*>(from);
-    for (int64_t i = 0; i < count; ++i) to[i] += values[i];
-    return;
+void check(const StepOptions& options) {
+  if (!std::isfinite(options.grad_scale)) {
+    throw InvalidArgument(fmt::format("grad_scale {}: expected a finite number", options.grad_scale));
   }
-  const auto* const values = static_cast<const uint16_t*>(from);
-  for (int64_t i = 0; i < count; ++i) to[i] += std::bit_cast<float>(static_cast<uint32_t>(values[i]) << 16);
-}
-
-// A fixed number for a parameter, the same on every rank and in every layout.
-uint64_t stream_of(const std::string& name) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
-double scale_of(const plan::Catalog& catalog, int32_t matrix, StepScale scale) {
-  const Parameter& p = catalog.problem().parameters[catalog.parameter_of(matrix)];
-  const int64_t rows = catalog.rows(matrix);
-  const int64_t columns = catalog.columns(matrix);
-  return p.output_dim == 0 ? kernels::step_scale(scale, rows, columns) : kernels::step_scale(scale, columns, rows);
+  if (!(options.max_grad_norm >= 0)) {
+    throw InvalidArgument(fmt::format("max_grad_norm {}: expected at least 0", options.max_grad_norm));
+  }
 }
 
 }  // namespace
 
-Optimizer::Optimizer(Problem problem, const OptimizerOptions& options, Communicator& communicator,
-                     kernels::Kernels& kernels, std::vector<ParameterMemory> memory, std::vector<int32_t> group_of,
-                     int32_t groups)
-    : problem_(std::move(problem)),
-      options_(options),
-      communicator_(communicator),
-      kernels_(kernels),
-      memory_(std::move(memory)),
-      group_of_(std::move(group_of)),
-      groups_(groups),
-      catalog_((validate(problem_), problem_)),
-      plan_(make_plan(problem_, options.plan)),
-      program_(compile(catalog_, plan_, communicator.rank())),
-      coefficients_(coefficients(options.coefficients)) {
-  if (communicator.size() != problem_.ranks) {
+std::string_view name(Stage stage) {
+  constexpr std::string_view kNames[kStages] = {"control",   "pack",        "wait in", "assemble", "orthogonalize",
+                                                "normalize", "elementwise", "stage",   "wait out", "apply"};
+  return kNames[static_cast<size_t>(stage)];
+}
+
+class Optimizer::Impl {
+ public:
+  Impl(Problem problem, OptimizerOptions options, Communicator& communicator, std::vector<ParameterMemory> memory)
+      : problem_(std::move(problem)),
+        options_(std::move(options)),
+        communicator_(&communicator),
+        memory_(std::move(memory)) {
+    std::string refusal;
+    try {
+      build();
+    } catch (const InvalidArgument& error) {
+      refusal = error.what();
+    }
+    agree(refusal);
+    compare_replicas();
+  }
+
+  const StepStats& step(std::span<void* const> gradients, const StepOptions& options);
+  double grad_norm(std::span<void* const> gradients, double grad_scale);
+  void reconnect(Communicator& communicator);
+
+  void require_whole() const {
+    if (!broken_.empty()) throw CommError(broken_);
+  }
+  StateTensor export_state(const std::string& name);
+  void import_state(std::span<const StateTensor> tensors);
+  void save(const std::string& directory);
+  void load(const std::string& directory);
+
+  // Runs something that, if it fails, leaves weights or ranks in between.
+  template <typename Work>
+  auto or_break(std::string_view what, Work work) {
+    try {
+      return work();
+    } catch (const CommError& error) {
+      give_up(fmt::format("{} broke off: {}", what, error.what()));
+      throw CommError(broken_);
+    } catch (const std::exception& error) {
+      give_up(fmt::format("{} broke off: {}", what, error.what()));
+      communicator_->abort(broken_);
+      throw;
+    }
+  }
+
+  Problem problem_;
+  OptimizerOptions options_;
+  Plan plan_;
+  std::optional<engine::State> state_;
+  std::optional<engine::Executor> executor_;
+  engine::Recorder recorder_;
+
+ private:
+  void build();
+  void check_memory();
+  void agree(const std::string& refusal);
+  void refuse_together(const std::string& refusal);
+  void compare_replicas();
+  void give_up(std::string why) {
+    broken_ = std::move(why);
+    if (executor_) executor_->abandon();
+  }
+
+  // What all ranks agree upon before a step changes anything.
+  struct Accord {
+    std::vector<bool> active;  // parameters that take part
+    bool skip = false;
+    double clip = 1;
+  };
+  std::vector<bool> agree_on_step(std::span<void* const> gradients, const StepOptions& options);
+  Accord prepare(std::span<void* const> gradients, const StepOptions& options);
+  void add_squares(std::span<void* const> gradients, const std::vector<bool>& active,
+                   std::vector<SumOfSquares>& squares);
+  void reduce(std::span<int64_t> words, std::string_view what) {
+    communicator_->all_reduce(words, ReduceOp::kSum, fmt::format("step {} {}", state_->steps + 1, what))->wait();
+  }
+  std::vector<double> reduced(std::vector<SumOfSquares>& squares, std::string_view what);
+
+  const engine::Program& program(const std::vector<bool>& active);
+  bool holds(size_t p) const { return elements_[p] > 0; }
+  bool averaged(size_t p) const {
+    return problem_.grad_sync && catalog_->partition(static_cast<int32_t>(p)).replicas() > 1;
+  }
+  kernels::ValueBlock shard(size_t p, const void* data) const { return {1, elements_[p], data, elements_[p]}; }
+  engine::StateSlice find_state(const std::string& name);
+
+  Communicator* communicator_;
+  std::vector<ParameterMemory> memory_;
+  std::vector<int32_t> group_of_;
+  std::optional<plan::Catalog> catalog_;
+  std::unique_ptr<kernels::Kernels> kernels_;
+  std::map<std::vector<bool>, engine::Program> programs_;  // by active parameters; empty: all
+  std::vector<int64_t> elements_;                          // of each parameter, here
+  std::vector<int32_t> replica_;                           // of each parameter, this rank's
+  std::vector<uint64_t> shard_keys_;                       // equal for replicas
+  std::string broken_;                                     // why no further step is possible
+};
+
+void Optimizer::Impl::build() {
+  muster::validate(problem_);
+  if (communicator_->size() != problem_.ranks) {
     throw InvalidArgument(
-        fmt::format("a problem of {} ranks on a communicator of {}", problem_.ranks, communicator.size()));
+        fmt::format("a problem of {} ranks on a communicator of {}", problem_.ranks, communicator_->size()));
   }
+  if (options_.momentum == Dtype::kF16) throw InvalidArgument("momentum f16: expected f32 or bf16");
+  if (problem_.wire == Dtype::kF16) throw InvalidArgument("wire f16: expected f32 or bf16");
+  if (options_.threads < 1 || options_.threads > kMostThreads) {
+    throw InvalidArgument(fmt::format("threads {}: expected 1 to {}", options_.threads, kMostThreads));
+  }
+  if (options_.groups.empty()) throw InvalidArgument("groups: none");
+  for (const Group& group : options_.groups) muster::validate(group);
+  catalog_.emplace(problem_);
+  check_memory();
+  plan_ = make_plan(problem_, options_.plan);
+  const int32_t rank = communicator_->rank();
+  state_.emplace(*catalog_, plan_, rank, options_.momentum, memory_);
+  const engine::Program& all =
+      programs_.emplace(std::vector<bool>{}, engine::compile(*catalog_, plan_, rank, group_of_, {}, *state_))
+          .first->second;
+  state_->allocate();
+  kernels_ = kernels::make_cpu_kernels({options_.threads});
+  const int64_t cap = options_.plan.strategy == Strategy::kGlobal ? options_.plan.scratch_bytes : 0;
+  executor_.emplace(*catalog_, memory_, options_.groups, group_of_, options_.seed, options_.momentum, cap, *kernels_,
+                    *state_, recorder_, all);
+}
+
+void Optimizer::Impl::check_memory() {
   const size_t parameters = problem_.parameters.size();
-  if (memory_.size() != parameters || group_of_.size() != parameters) {
-    throw InvalidArgument(fmt::format("{} parameters, but memory for {} and groups for {}", parameters, memory_.size(),
-                                      group_of_.size()));
+  if (memory_.size() != parameters) {
+    throw InvalidArgument(fmt::format("memory for {} parameters, expected {}", memory_.size(), parameters));
   }
+  const int32_t rank = communicator_->rank();
   for (size_t p = 0; p < parameters; ++p) {
-    if (group_of_[p] < 0 || group_of_[p] >= groups) {
-      throw InvalidArgument(
-          fmt::format("parameter '{}': group {} of {}", problem_.parameters[p].name, group_of_[p], groups));
+    const ParameterMemory& memory = memory_[p];
+    const Parameter& parameter = problem_.parameters[p];
+    const auto refuse = [&](const std::string& why) {
+      throw InvalidArgument(fmt::format("parameter '{}': {}", parameter.name, why));
+    };
+    if (memory.group < 0 || memory.group >= static_cast<int32_t>(options_.groups.size())) {
+      refuse(fmt::format("group {}: expected 0 to {}", memory.group, options_.groups.size() - 1));
     }
-    if (weight_bytes(memory_[p].form) != byte_size(problem_.parameters[p].dtype)) {
-      throw InvalidArgument(
-          fmt::format("parameter '{}': memory of another width than its dtype", problem_.parameters[p].name));
+    if (parameter.dtype == Dtype::kF16 || parameter.grad_dtype == Dtype::kF16) {
+      refuse("f16: expected f32 or bf16");
     }
+    if ((memory.form == WeightForm::kF32) != (parameter.dtype == Dtype::kF32)) {
+      refuse(fmt::format("its form stores {}, its dtype is {}", memory.form == WeightForm::kF32 ? "f32" : "bf16",
+                         parameter.dtype == Dtype::kF32 ? "f32" : "bf16"));
+    }
+    const layout::Partition& partition = catalog_->partition(static_cast<int32_t>(p));
+    const int32_t position = partition.position_of(rank);
+    elements_.push_back(position < 0 ? 0 : partition.local_elements(position));
+    replica_.push_back(position < 0 ? 0 : partition.replica(position));
+    if (holds(p) && memory.weight == nullptr) {
+      refuse(fmt::format("no memory for the {} elements of rank {}", elements_[p], rank));
+    }
+    if (holds(p) && memory.extra == nullptr && engine::extra_bytes(memory.form) > 0) {
+      refuse(fmt::format("no {} on rank {}", memory.form == WeightForm::kBf16Master ? "master" : "mantissa", rank));
+    }
+    group_of_.push_back(memory.group);
+    Fingerprint key;
+    if (holds(p)) {
+      const layout::Run first = partition.shard(position)[0];
+      for (int d = 0; d < first.box.dims; ++d) key.add(first.box.begin[d]);
+      key.add(elements_[p]);
+    }
+    shard_keys_.push_back(key.value());
   }
-  for (int32_t j = 0; j < catalog_.matrix_count(); ++j) scale_.push_back(scale_of(catalog_, j, options.scale));
-  arena_.resize(program_.arena_bytes);
-  momentum_.resize(program_.momentum_elements * byte_size(options.momentum));
-  variance_.resize(program_.variance_elements);
-  first_moment_.resize(program_.moment_elements);
-  second_moment_.resize(program_.moment_elements);
-  in_flight_.resize(program_.waves.size());
-  agree();
+}
+
+// Throws on all ranks if there is a refusal on any.
+void Optimizer::Impl::refuse_together(const std::string& refusal) {
+  std::vector<int64_t> refused(static_cast<size_t>(communicator_->size()));
+  refused[communicator_->rank()] = refusal.empty() ? 0 : 1;
+  communicator_->all_reduce(refused, ReduceOp::kMax, "check arguments")->wait();
+  const auto first = std::find(refused.begin(), refused.end(), 1);
+  if (first == refused.end()) return;
+  const auto root = static_cast<int32_t>(first - refused.begin());
+  char text[512] = {};
+  refusal.copy(text, sizeof text - 1);
+  communicator_->broadcast(text, sizeof text, root, "say what is wrong")->wait();
+  if (!refusal.empty()) throw InvalidArgument(refusal);
+  throw InvalidArgument(fmt::format("rank {}: {}", root, text));
 }
 
 // Ranks that plan different things would wait for messages nobody sends.
-void Optimizer::agree() {
-  const auto ranks = static_cast<size_t>(problem_.ranks);
-  const uint64_t mine[] = {plan_.hash, problem_.parameters.size()};
+void Optimizer::Impl::agree(const std::string& refusal) {
+  refuse_together(refusal);
+  const auto ranks = static_cast<size_t>(communicator_->size());
+  Fingerprint all_options;
+  all_options.add(plan_.hash);
+  all_options.add(static_cast<int64_t>(options_.momentum));
+  all_options.add(options_.seed);
+  all_options.add(static_cast<int64_t>(options_.groups.size()));
+  std::vector<uint64_t> prints = plan::parameter_fingerprints(problem_);
+  for (size_t p = 0; p < prints.size(); ++p) {
+    Fingerprint print;
+    print.add(prints[p]);
+    print.add(static_cast<int64_t>(memory_[p].form));
+    print.add(static_cast<int64_t>(memory_[p].group));
+    prints[p] = print.value();
+    all_options.add(prints[p]);
+  }
+  const uint64_t mine[] = {all_options.value(), prints.size()};
   std::vector<uint64_t> all(2 * ranks);
-  communicator_.all_gather(mine, all.data(), sizeof mine, "compare plans")->wait();
+  communicator_->all_gather(mine, all.data(), sizeof mine, "compare plans")->wait();
   bool same = true;
-  bool same_count = true;
   for (size_t r = 0; r < ranks; ++r) {
-    same = same && all[2 * r] == mine[0];
-    same_count = same_count && all[2 * r + 1] == mine[1];
+    same = same && all[2 * r] == all[0];
+    if (all[2 * r + 1] == all[1]) continue;
+    throw InvalidArgument(
+        fmt::format("ranks disagree: rank 0 has {} parameters and rank {} has {}", all[1], r, all[2 * r + 1]));
   }
   if (same) return;
-  if (!same_count)
-    throw InvalidArgument(fmt::format("ranks disagree: rank {} has {} parameters", communicator_.rank(), mine[1]));
-  const std::vector<uint64_t> prints = plan::parameter_fingerprints(problem_);
   std::vector<uint64_t> others(prints.size() * ranks);
   communicator_
-      .all_gather(prints.data(), others.data(), static_cast<int64_t>(prints.size() * sizeof(uint64_t)),
-                  "compare parameters")
+      ->all_gather(prints.data(), others.data(), static_cast<int64_t>(prints.size() * sizeof(uint64_t)),
+                   "compare parameters")
       ->wait();
   for (size_t p = 0; p < prints.size(); ++p) {
     for (size_t r = 0; r < ranks; ++r) {
       if (others[r * prints.size() + p] == others[p]) continue;
       throw InvalidArgument(
           fmt::format("ranks disagree: parameter {} ('{}' on rank {}) is not the same on ranks 0 and {}", p,
-                      problem_.parameters[p].name, communicator_.rank(), r));
+                      problem_.parameters[p].name, communicator_->rank(), r));
     }
   }
   throw InvalidArgument("ranks disagree: same parameters, but other options, cost tables or versions");
 }
 
-void Optimizer::step(std::span<const void* const> gradients) {
-  if (gradients.size() != problem_.parameters.size()) {
-    throw InvalidArgument(fmt::format("{} gradients for {} parameters", gradients.size(), problem_.parameters.size()));
+void Optimizer::Impl::compare_replicas() {
+  std::vector<int64_t> words(problem_.parameters.size());
+  for (size_t p = 0; p < words.size(); ++p) {
+    const int32_t replicas = catalog_->partition(static_cast<int32_t>(p)).replicas();
+    if (replicas == 1 || !holds(p)) continue;
+    const ParameterMemory& memory = memory_[p];
+    Fingerprint print;
+    print.add(shard_keys_[p]);
+    const auto add = [&](const void* data, int64_t width) {
+      print.add(std::span(static_cast<const std::byte*>(data), static_cast<size_t>(elements_[p] * width)));
+    };
+    add(memory.weight, engine::weight_bytes(memory.form));
+    if (engine::extra_bytes(memory.form) > 0) add(memory.extra, engine::extra_bytes(memory.form));
+    words[p] = ballot(print.value(), replica_[p], replicas);
   }
-  if (!broken_.empty()) throw CommError(broken_);
-  ++step_;
+  communicator_->all_reduce(words, ReduceOp::kSum, "compare replicas")->wait();
+  for (size_t p = 0; p < words.size(); ++p) {
+    if (words[p] == 0) continue;
+    throw InvalidArgument(
+        fmt::format("parameter '{}': replicas start from different weights; give all of them one "
+                    "rank's, or a layout that says they differ",
+                    problem_.parameters[p].name));
+  }
+}
+
+const engine::Program& Optimizer::Impl::program(const std::vector<bool>& active) {
+  const bool all = std::find(active.begin(), active.end(), false) == active.end();
+  const std::vector<bool> key = all ? std::vector<bool>{} : active;
+  const auto found = programs_.find(key);
+  if (found != programs_.end()) return found->second;
+  if (programs_.size() >= kMostPrograms) programs_.erase(std::prev(programs_.end()));  // the first one is everybody's
+  return programs_.emplace(key, engine::compile(*catalog_, plan_, communicator_->rank(), group_of_, key, *state_))
+      .first->second;
+}
+
+// One reduction: who refuses, who has other hyperparameters, and which gradients are there.
+std::vector<bool> Optimizer::Impl::agree_on_step(std::span<void* const> gradients, const StepOptions& options) {
+  const size_t parameters = problem_.parameters.size();
+  const size_t groups = options_.groups.size();
+  const int32_t rank = communicator_->rank();
+  const int32_t ranks = communicator_->size();
+  const int64_t number = state_->steps + 1;
+  std::vector<int64_t> words(kFixedWords + groups + 2 * parameters);
+  std::string refusal;
   try {
-    run_waves(gradients);
+    if (gradients.size() != parameters) {
+      throw InvalidArgument(fmt::format("{} gradients, expected {}", gradients.size(), parameters));
+    }
+    check(options);
+    for (size_t g = 0; g < groups; ++g) {
+      try {
+        muster::validate(options_.groups[g]);
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument(fmt::format("group {}: {}", g, error.what()));
+      }
+    }
+  } catch (const InvalidArgument& error) {
+    refusal = error.what();
+    words[kRefused] = 1;
+    words[kRefuser] = rank;
+  }
+  words[kStepCheck] = ballot(muster::fingerprint(options, number), rank, ranks);
+  int64_t* const group_words = words.data() + kFixedWords;
+  for (size_t g = 0; g < groups; ++g) group_words[g] = ballot(engine::fingerprint(options_.groups[g]), rank, ranks);
+  int64_t* const present = group_words + groups;
+  int64_t* const replicas_differ = present + parameters;
+  for (size_t p = 0; p < parameters && refusal.empty(); ++p) {
+    if (!holds(p) || gradients[p] == nullptr) continue;
+    present[p] = 1;
+    if (averaged(p)) continue;
+    replicas_differ[p] = ballot(shard_keys_[p], replica_[p], catalog_->partition(static_cast<int32_t>(p)).replicas());
+  }
+  reduce(words, "agreement");
+
+  if (!refusal.empty()) throw InvalidArgument(fmt::format("step {}: {}", number, refusal));
+  if (words[kRefused] > 0) {
+    throw InvalidArgument(words[kRefused] == 1 ? fmt::format("step {}: rank {} refused it", number, words[kRefuser])
+                                               : fmt::format("step {}: {} ranks refused it", number, words[kRefused]));
+  }
+  if (words[kStepCheck] != 0) throw InvalidArgument(fmt::format("step {}: ranks disagree on its options", number));
+  for (size_t g = 0; g < groups; ++g) {
+    if (group_words[g] == 0) continue;
+    throw InvalidArgument(fmt::format("step {}: ranks disagree on the hyperparameters of group {}", number, g));
+  }
+  for (size_t p = 0; p < parameters; ++p) {
+    if (replicas_differ[p] == 0) continue;
+    throw InvalidArgument(fmt::format("step {}: parameter '{}': some replicas have a gradient and some have none",
+                                      number, problem_.parameters[p].name));
+  }
+  std::vector<bool> active(parameters);
+  for (size_t p = 0; p < parameters; ++p) {
+    active[p] = present[p] > 0 && number % options_.groups[group_of_[p]].every == 0;
+  }
+  return active;
+}
+
+// Of the gradients that this rank stands for; averages of replicas at their owners.
+void Optimizer::Impl::add_squares(std::span<void* const> gradients, const std::vector<bool>& active,
+                                  std::vector<SumOfSquares>& squares) {
+  std::vector<bool> travels(active.size());
+  for (size_t p = 0; p < active.size(); ++p) {
+    travels[p] = active[p] && averaged(p);
+    if (!active[p] || travels[p] || !holds(p) || gradients[p] == nullptr || replica_[p] != 0) continue;
+    const kernels::ValueBlock block = shard(p, gradients[p]);
+    kernels_->sum_squares(problem_.parameters[p].grad_dtype, {&block, 1}, squares[p]);
+  }
+  if (std::find(travels.begin(), travels.end(), true) == travels.end()) return;
+  executor_->average(program(travels), {gradients, 1, state_->steps + 1, nullptr}, *communicator_,
+                     [&](int32_t p, const float* average, int64_t count) {
+                       const kernels::ValueBlock block{1, count, average, count};
+                       kernels_->sum_squares(Dtype::kF32, {&block, 1}, squares[p]);
+                     });
+}
+
+std::vector<double> Optimizer::Impl::reduced(std::vector<SumOfSquares>& squares, std::string_view what) {
+  std::vector<int64_t> words;
+  for (const SumOfSquares& sum : squares) words.insert(words.end(), sum.words().begin(), sum.words().end());
+  reduce(words, what);
+  std::vector<double> values;
+  for (size_t i = 0; i < squares.size(); ++i) {
+    std::copy_n(words.begin() + static_cast<int64_t>(i) * SumOfSquares::kWords, SumOfSquares::kWords,
+                squares[i].words().begin());
+    values.push_back(squares[i].value());
+  }
+  return values;
+}
+
+Optimizer::Impl::Accord Optimizer::Impl::prepare(std::span<void* const> gradients, const StepOptions& options) {
+  const auto timed = recorder_.span(Stage::kControl);
+  Accord accord{agree_on_step(gradients, options), false, 1};
+  const size_t parameters = problem_.parameters.size();
+  const auto grad_dtype = [&](size_t p) { return problem_.parameters[p].grad_dtype; };
+  if (options.non_finite != NonFinite::kIgnore) {
+    std::vector<int64_t> bad(parameters);
+    for (size_t p = 0; p < parameters; ++p) {
+      if (!accord.active[p] || !holds(p) || gradients[p] == nullptr) continue;
+      const kernels::ValueBlock block = shard(p, gradients[p]);
+      bad[p] = kernels_->all_finite(grad_dtype(p), {&block, 1}) ? 0 : 1;
+    }
+    const std::vector<int64_t> mine = bad;
+    reduce(bad, "finiteness");
+    const auto first = std::find_if(bad.begin(), bad.end(), [](int64_t n) { return n > 0; });
+    if (first != bad.end() && options.non_finite == NonFinite::kError) {
+      throw InvalidArgument(fmt::format("step {}: parameter '{}': its gradient is not finite on {} of the ranks",
+                                        state_->steps + 1, problem_.parameters[first - bad.begin()].name, *first));
+    }
+    accord.skip = first != bad.end() && options.non_finite == NonFinite::kSkipStep;
+    if (accord.skip) return accord;
+    for (size_t p = 0; p < parameters; ++p) {
+      if (mine[p] == 0) continue;
+      const kernels::ValueBlock block = shard(p, gradients[p]);
+      kernels_->zero_non_finite(grad_dtype(p), {&block, 1});
+    }
+  }
+  if (options.max_grad_norm == 0 && !options.grad_norm && !options.parameter_stats) return accord;
+  std::vector<SumOfSquares> squares(parameters);
+  add_squares(gradients, accord.active, squares);
+  SumOfSquares total;
+  if (options.parameter_stats) {
+    const std::vector<double> sums = reduced(squares, "gradient norms");
+    for (const double sum : sums) {
+      recorder_.stats.parameters.push_back({std::sqrt(sum) * std::abs(options.grad_scale), 0});
+    }
+    for (const SumOfSquares& sum : squares) total.merge(sum);
+  } else {
+    std::vector<SumOfSquares> one(1);
+    for (const SumOfSquares& sum : squares) one[0].merge(sum);
+    reduced(one, "gradient norm");
+    total = one[0];
+  }
+  const double norm = std::sqrt(total.value()) * std::abs(options.grad_scale);
+  recorder_.stats.grad_norm = norm;
+  if (options.max_grad_norm > 0 && !(norm <= options.max_grad_norm)) {
+    accord.clip = std::min(1.0, options.max_grad_norm / (norm + kClipEps));
+  }
+  recorder_.stats.clip = accord.clip;
+  return accord;
+}
+
+const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const StepOptions& options) {
+  require_whole();
+  const int64_t number = state_->steps + 1;
+  const std::string what = fmt::format("step {}", number);
+  recorder_.start(number, options.trace);
+  Accord accord;
+  try {
+    accord = prepare(gradients, options);
   } catch (const CommError& error) {
-    broken_ = fmt::format("step {} broke off: {}", step_, error.what());
-    in_flight_ = std::vector<InFlight>(program_.waves.size());
+    give_up(fmt::format("{} broke off: {}", what, error.what()));
+    throw CommError(broken_);
+  }
+  or_break(what, [&] {
+    if (accord.skip) {
+      recorder_.stats.skipped = true;
+    } else {
+      std::vector<SumOfSquares> changes(options.parameter_stats ? problem_.parameters.size() : 0);
+      const engine::StepInput input{gradients, options.grad_scale * accord.clip, number,
+                                    options.parameter_stats ? &changes : nullptr};
+      executor_->run(program(accord.active), input, *communicator_);
+      if (options.parameter_stats) {
+        const auto timed = recorder_.span(Stage::kControl);
+        const std::vector<double> sums = reduced(changes, "changes");
+        for (size_t p = 0; p < sums.size(); ++p) {
+          const auto elements = static_cast<double>(element_count(problem_.parameters[p].shape));
+          recorder_.stats.parameters[p].update_rms = elements > 0 ? std::sqrt(sums[p] / elements) : 0;
+        }
+      }
+      for (size_t p = 0; p < accord.active.size(); ++p) state_->updates[p] += accord.active[p] ? 1 : 0;
+    }
+    state_->steps = number;
+  });
+  recorder_.finish();
+  return recorder_.stats;
+}
+
+double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_scale) {
+  require_whole();
+  StepOptions options;
+  options.grad_norm = true;
+  options.grad_scale = grad_scale;
+  recorder_.start(state_->steps + 1, false);
+  try {
+    prepare(gradients, options);
+  } catch (const CommError& error) {
+    give_up(fmt::format("the gradient norm before step {} broke off: {}", state_->steps + 1, error.what()));
+    throw CommError(broken_);
+  }
+  return recorder_.stats.grad_norm;
+}
+
+void Optimizer::Impl::reconnect(Communicator& communicator) {
+  if (communicator.rank() != communicator_->rank() || communicator.size() != communicator_->size()) {
+    throw InvalidArgument(fmt::format("reconnect: rank {} of {}, expected rank {} of {}", communicator.rank(),
+                                      communicator.size(), communicator_->rank(), communicator_->size()));
+  }
+  executor_->abandon();
+  communicator_ = &communicator;
+  agree({});
+}
+
+engine::StateSlice Optimizer::Impl::find_state(const std::string& name) {
+  for (engine::StateSlice& slice : state_->slices()) {
+    if (slice.info.name == name) return std::move(slice);
+  }
+  throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", name));
+}
+
+StateTensor Optimizer::Impl::export_state(const std::string& name) {
+  require_whole();
+  const engine::StateSlice slice = find_state(name);
+  return or_break("export of state", [&] { return engine::gather(slice, *communicator_); });
+}
+
+void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
+  std::vector<engine::StateSlice> slices = state_->slices();
+  std::map<std::string, engine::StateSlice*> by_name;
+  for (engine::StateSlice& slice : slices) by_name[slice.info.name] = &slice;
+  std::string refusal;
+  try {
+    for (const StateTensor& tensor : tensors) {
+      const auto found = by_name.find(tensor.name);
+      if (found == by_name.end()) {
+        throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", tensor.name));
+      }
+      engine::check_like(found->second->info, tensor);
+    }
+  } catch (const InvalidArgument& error) {
+    refusal = error.what();
+  }
+  refuse_together(refusal);
+  for (const StateTensor& tensor : tensors) {
+    engine::fill(*by_name.at(tensor.name), tensor.data);
+    by_name.erase(tensor.name);
+  }
+  if (by_name.empty()) broken_.clear();
+}
+
+void Optimizer::Impl::save(const std::string& directory) {
+  require_whole();
+  const std::vector<engine::StateSlice> slices = state_->slices();
+  try {
+    engine::save_checkpoint(directory, {state_->steps}, slices, *communicator_);
+  } catch (const CommError& error) {
+    give_up(fmt::format("the checkpoint after step {} broke off: {}", state_->steps, error.what()));
     throw CommError(broken_);
   }
 }
 
-void Optimizer::run_waves(std::span<const void* const> gradients) {
-  const size_t waves = program_.waves.size();
-  // While wave w computes, w + 1 arrives and w - 1 leaves.
-  start_in(0, gradients);
-  for (size_t w = 0; w < waves; ++w) {
-    if (w + 1 < waves) start_in(w + 1, gradients);
-    compute(w, gradients);
-    start_out(w);
-    if (w > 0) finish(w - 1);
+void Optimizer::Impl::load(const std::string& directory) {
+  const std::vector<engine::StateSlice> slices = state_->slices();
+  try {
+    engine::load_checkpoint(directory, slices, *communicator_);
+  } catch (const CommError& error) {
+    give_up(fmt::format("loading \"{}\" broke off: {}", directory, error.what()));
+    throw CommError(broken_);
   }
-  finish(waves - 1);
+  broken_.clear();
 }
 
-std::unique_ptr<Request> Optimizer::exchange(size_t w, const std::vector<Transfer>& sends,
-                                             const std::vector<Transfer>& receives, std::string_view direction) {
-  std::vector<Send> out;
-  std::vector<Receive> in;
-  for (const Transfer& t : sends) out.push_back({t.peer, part(w) + t.span.offset, t.span.bytes});
-  for (const Transfer& t : receives) in.push_back({t.peer, part(w) + t.span.offset, t.span.bytes});
-  return communicator_.exchange(out, in, fmt::format("step {} wave {} {}", step_, w, direction));
+Optimizer::Optimizer(Problem problem, OptimizerOptions options, Communicator& communicator,
+                     std::vector<ParameterMemory> memory)
+    : impl_(std::make_unique<Impl>(std::move(problem), std::move(options), communicator, std::move(memory))) {}
+Optimizer::~Optimizer() = default;
+Optimizer::Optimizer(Optimizer&&) noexcept = default;
+Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
+
+const Problem& Optimizer::problem() const { return impl_->problem_; }
+const Plan& Optimizer::plan() const { return impl_->plan_; }
+int64_t Optimizer::scratch_bytes() const { return impl_->executor_->scratch_bytes(); }
+int32_t Optimizer::groups() const { return static_cast<int32_t>(impl_->options_.groups.size()); }
+Group& Optimizer::group(int32_t index) {
+  if (index < 0 || index >= groups()) {
+    throw InvalidArgument(fmt::format("group {}: expected 0 to {}", index, groups() - 1));
+  }
+  return impl_->options_.groups[index];
 }
+int64_t Optimizer::steps() const { return impl_->state_->steps; }
 
-void Optimizer::start_in(size_t w, std::span<const void* const> gradients) {
-  const WaveProgram& wave = program_.waves[w];
-  for (const Span& span : wave.zero) std::memset(part(w) + span.offset, 0, static_cast<size_t>(span.bytes));
-  // Steps of one group and gradient dtype in one call.
-  std::vector<kernels::MomentumBlock> blocks;
-  for (size_t i = 0; i < wave.pack.size(); ++i) {
-    const PackStep& step = wave.pack[i];
-    const Parameter& p = problem_.parameters[step.parameter];
-    const int64_t width = byte_size(p.grad_dtype);
-    const int64_t momentum_width = byte_size(options_.momentum);
-    blocks.push_back({step.block.rows, step.block.columns, at(gradients[step.parameter], step.block.first, width),
-                      step.block.first_stride, momentum_.data() + step.momentum * momentum_width, step.block.columns,
-                      part(w) + step.block.second * byte_size(problem_.wire), step.block.second_stride});
-    const bool last = i + 1 == wave.pack.size() || wave.pack[i + 1].parameter != step.parameter;
-    if (!last) continue;
-    const Hyperparameters& h = groups_[group_of_[step.parameter]];
-    kernels_.momentum_pack(
-        {p.grad_dtype, options_.momentum, problem_.wire, options_.momentum_form, h.nesterov, h.mu, 1}, blocks);
-    blocks.clear();
-  }
-  copy(w, wave.gather);
-  for (const GradientStep& step : wave.gradients) {
-    const int64_t width = byte_size(problem_.parameters[step.parameter].grad_dtype);
-    const Block& b = step.block;
-    for (int64_t i = 0; i < b.rows; ++i) {
-      std::memcpy(part(w) + step.staged + i * b.columns * width,
-                  at(gradients[step.parameter], b.first + i * b.first_stride, width),
-                  static_cast<size_t>(b.columns * width));
-    }
-  }
-  in_flight_[w].in = exchange(w, wave.send_in, wave.receive_in, "in");
+const StepStats& Optimizer::step(std::span<void* const> gradients, const StepOptions& options) {
+  return impl_->step(gradients, options);
 }
-
-void Optimizer::copy(size_t w, std::span<const CopyStep> steps) {
-  const int64_t width = byte_size(problem_.wire);
-  for (const CopyStep& step : steps) {
-    for (int64_t i = 0; i < step.rows; ++i) {
-      std::memcpy(part(w) + (step.to + i * step.to_stride) * width,
-                  part(w) + (step.from + i * step.from_stride) * width, static_cast<size_t>(step.columns * width));
-    }
-  }
+double Optimizer::grad_norm(std::span<void* const> gradients, double grad_scale) {
+  return impl_->grad_norm(gradients, grad_scale);
 }
+const StepStats& Optimizer::last_step() const { return impl_->recorder_.stats; }
+const std::vector<TraceEvent>& Optimizer::trace() const { return impl_->recorder_.events; }
 
-void Optimizer::compute(size_t w, std::span<const void* const> gradients) {
-  const WaveProgram& wave = program_.waves[w];
-  for (const RangeStep& range : wave.ranges) {
-    if (range.sum < 0) update(range, w, gradients);
-  }
-  in_flight_[w].in->wait();
-  copy(w, wave.assemble);
-  average(w, gradients);
-  for (const RangeStep& range : wave.ranges) {
-    if (range.sum >= 0) update(range, w, gradients);
-  }
-  for (const OwnedBatch& batch : wave.owned) orthogonalize(w, batch);
-  apply(wave.apply_first, w);
+std::vector<StateInfo> Optimizer::state() const {
+  std::vector<StateInfo> out;
+  for (const engine::StateSlice& slice : impl_->state_->slices()) out.push_back(slice.info);
+  return out;
 }
+StateTensor Optimizer::export_state(const std::string& name) { return impl_->export_state(name); }
+void Optimizer::import_state(std::span<const StateTensor> tensors) { impl_->import_state(tensors); }
+void Optimizer::save(const std::string& directory) { impl_->save(directory); }
+void Optimizer::load(const std::string& directory) { impl_->load(directory); }
+void Optimizer::reconnect(Communicator& communicator) { impl_->reconnect(communicator); }
 
-// Sums in the order of the ranks, in f32.
-void Optimizer::average(size_t w, std::span<const void* const> gradients) {
-  const WaveProgram& wave = program_.waves[w];
-  auto* const f32 = reinterpret_cast<float*>(part(w));
-  for (const Span& span : wave.sums) std::memset(part(w) + span.offset, 0, static_cast<size_t>(span.bytes));
-  for (const SumStep& step : wave.sum) {
-    const Dtype dtype = problem_.parameters[step.parameter].grad_dtype;
-    const int64_t width = byte_size(dtype);
-    const Block& b = step.block;
-    for (int64_t i = 0; i < b.rows; ++i) {
-      const void* row = step.staged < 0 ? at(gradients[step.parameter], b.first + i * b.first_stride, width)
-                                        : part(w) + step.staged + i * b.columns * width;
-      add_row(dtype, row, b.columns, f32 + b.second + i * b.second_stride);
-    }
-  }
-  for (const AverageStep& step : wave.average) {
-    for (int64_t i = 0; i < step.count; ++i) f32[step.sum + i] /= static_cast<float>(step.replicas);
-  }
-  for (const OwnerMomentumStep& step : wave.owner_momentum) {
-    const Hyperparameters& h = groups_[group_of_[step.parameter]];
-    const kernels::MomentumBlock block{1,
-                                       step.count,
-                                       f32 + step.sum,
-                                       step.count,
-                                       momentum_.data() + step.momentum * byte_size(options_.momentum),
-                                       step.count,
-                                       part(w) + step.assembled * byte_size(problem_.wire),
-                                       step.count};
-    kernels_.momentum_pack({Dtype::kF32, options_.momentum, problem_.wire, options_.momentum_form, h.nesterov, h.mu, 1},
-                           {&block, 1});
-  }
-}
-
-void Optimizer::orthogonalize(size_t w, const OwnedBatch& batch) {
-  const int64_t width = byte_size(problem_.wire);
-  const int64_t elements = batch.rows * batch.columns;
-  const kernels::MatrixShape shape{batch.rows, batch.columns};
-  const auto most = static_cast<size_t>(std::max<int64_t>(1, kBatchBytes / (elements * 4)));
-  for (size_t begin = 0; begin < batch.matrices.size(); begin += most) {
-    const size_t count = std::min(most, batch.matrices.size() - begin);
-    const auto n = static_cast<int64_t>(count);
-    const int64_t bytes =
-        std::max(kernels_.orthogonalize_workspace(shape, n), batch.normuon ? kernels_.normuon_workspace(shape, n) : 0);
-    if (static_cast<int64_t>(workspace_.size()) < bytes + 64) workspace_.resize(bytes + 64);
-    auto* const aligned = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(workspace_.data()) + 63) / 64 * 64);
-    if (batch.normuon && static_cast<int64_t>(orthogonal_.size()) < n * elements) orthogonal_.resize(n * elements);
-
-    std::vector<kernels::MatrixPair> pairs;
-    std::map<int32_t, std::vector<kernels::NorMuonMatrix>> scaled;  // by group
-    for (size_t i = 0; i < count; ++i) {
-      const OwnedMatrix& m = batch.matrices[begin + i];
-      std::byte* const matrix = part(w) + m.assembled * width;
-      float* const o = orthogonal_.data() + static_cast<int64_t>(i) * elements;
-      pairs.push_back({matrix, batch.normuon ? static_cast<void*>(o) : matrix});
-      if (batch.normuon) scaled[group_of_[m.parameter]].push_back({o, variance_.data() + m.variance, matrix});
-    }
-    kernels_.orthogonalize({coefficients_, 0, problem_.wire, batch.normuon ? Dtype::kF32 : problem_.wire}, shape, pairs,
-                           {aligned, bytes});
-    const auto axis = batch.norm_axis == NormAxis::kRows ? kernels::LineAxis::kRows : kernels::LineAxis::kColumns;
-    for (const auto& [group, matrices] : scaled) {
-      kernels_.normuon({axis, groups_[group].beta2, groups_[group].eps, problem_.wire}, shape, matrices,
-                       {aligned, bytes});
-    }
-  }
-}
-
-kernels::WeightBlock Optimizer::weight(int32_t parameter, int64_t first, int64_t stride, int64_t index,
-                                       int64_t index_stride) const {
-  const ParameterMemory& m = memory_[parameter];
-  return {at(m.weight, first, weight_bytes(m.form)),
-          at(m.extra, first, extra_bytes(m.form)),
-          stride,
-          stream_of(problem_.parameters[parameter].name),
-          index,
-          index_stride};
-}
-
-void Optimizer::update(const RangeStep& step, size_t w, std::span<const void* const> gradients) {
-  const Parameter& p = problem_.parameters[step.parameter];
-  const Hyperparameters& h = groups_[group_of_[step.parameter]];
-  const double lr = h.lr * p.multiplier;
-  const bool summed = step.sum >= 0;
-  const Dtype dtype = summed ? Dtype::kF32 : p.grad_dtype;
-  const void* grad = summed ? part(w) + step.sum * 4 : at(gradients[step.parameter], step.first, byte_size(dtype));
-  const kernels::ElementRange range{step.count,
-                                    grad,
-                                    first_moment_.data() + step.moment,
-                                    second_moment_.data() + step.moment,
-                                    weight(step.parameter, step.first, 0, step.index, 0),
-                                    lr,
-                                    lr * h.weight_decay};
-  const WeightForm form = memory_[step.parameter].form;
-  const kernels::Rounding rounding{options_.seed, static_cast<uint64_t>(step_)};
-  if (p.algorithm == Algorithm::kLion) {
-    kernels_.lion({dtype, form, h.decay, rounding, h.beta1, h.beta2, 1}, {&range, 1});
-  } else {
-    kernels_.adamw({dtype, form, h.decay, rounding, h.beta1, h.beta2, h.eps, step_, 1}, {&range, 1});
-  }
-}
-
-void Optimizer::start_out(size_t w) {
-  const WaveProgram& wave = program_.waves[w];
-  copy(w, wave.stage_out);
-  for (const WeightStep& step : wave.weights_out) {
-    const int64_t width = weight_bytes(memory_[step.parameter].form);
-    for (int64_t i = 0; i < step.block.rows; ++i) {
-      std::memcpy(part(w) + step.staged + i * step.block.columns * width,
-                  at(memory_[step.parameter].weight, step.block.first + i * step.block.first_stride, width),
-                  static_cast<size_t>(step.block.columns * width));
-    }
-  }
-  in_flight_[w].out = exchange(w, wave.send_out, wave.receive_out, "out");
-}
-
-void Optimizer::apply(const std::vector<ApplyStep>& steps, size_t w) {
-  const kernels::Rounding rounding{options_.seed, static_cast<uint64_t>(step_)};
-  std::vector<kernels::ApplyBlock> blocks;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const ApplyStep& step = steps[i];
-    const Hyperparameters& h = groups_[group_of_[step.parameter]];
-    const double lr = h.lr * problem_.parameters[step.parameter].multiplier;
-    const Block& b = step.block;
-    blocks.push_back({b.rows, b.columns, part(w) + b.second * byte_size(problem_.wire), b.second_stride,
-                      weight(step.parameter, b.first, b.first_stride, b.index, b.index_stride),
-                      lr * scale_[step.matrix], lr * h.weight_decay});
-    if (i + 1 < steps.size() && steps[i + 1].parameter == step.parameter) continue;
-    kernels_.apply({problem_.wire, memory_[step.parameter].form, h.decay, rounding}, blocks);
-    blocks.clear();
-  }
-}
-
-void Optimizer::finish(size_t w) {
-  const WaveProgram& wave = program_.waves[w];
-  in_flight_[w].out->wait();
-  apply(wave.apply, w);
-  for (const WeightStep& step : wave.weights_in) {
-    const int64_t width = weight_bytes(memory_[step.parameter].form);
-    for (int64_t i = 0; i < step.block.rows; ++i) {
-      std::memcpy(at(memory_[step.parameter].weight, step.block.first + i * step.block.first_stride, width),
-                  part(w) + step.staged + i * step.block.columns * width,
-                  static_cast<size_t>(step.block.columns * width));
-    }
-  }
-  in_flight_[w] = {};
-}
-
-}  // namespace muster::engine
+}  // namespace muster

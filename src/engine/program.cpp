@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "muster/error.h"
 #include "plan/exchange.h"
@@ -17,10 +17,32 @@ constexpr size_t kInFlight = 3;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
+// Where blocks lie if they are stored one after the other: `second` from `at` onwards.
+std::vector<Block> dense(std::vector<Block> blocks, int64_t at = 0) {
+  for (Block& block : blocks) {
+    block.second = at;
+    block.second_stride = block.columns;
+    at += block.elements();
+  }
+  return blocks;
+}
+
+std::vector<Block> moved(std::vector<Block> blocks, int64_t by) {
+  for (Block& block : blocks) block.second += by;
+  return blocks;
+}
+
 class Compiler {
  public:
-  Compiler(const plan::Catalog& catalog, const Plan& plan, int32_t rank)
-      : catalog_(catalog), plan_(plan), rank_(rank), wire_(byte_size(catalog.problem().wire)) {}
+  Compiler(const plan::Catalog& catalog, const Plan& plan, int32_t rank, std::span<const int32_t> group_of,
+           const std::vector<bool>& active, State& state)
+      : catalog_(catalog),
+        plan_(plan),
+        rank_(rank),
+        group_of_(group_of),
+        active_(active),
+        state_(state),
+        wire_(byte_size(catalog.problem().wire)) {}
 
   Program run() {
     for (int32_t w = 0; w < static_cast<int32_t>(plan_.waves.size()); ++w) compile_wave(w);
@@ -32,6 +54,7 @@ class Compiler {
 
  private:
   const Shape& shape(int32_t parameter) const { return catalog_.problem().parameters[parameter].shape; }
+  bool is_active(int32_t parameter) const { return active_.empty() || active_[parameter]; }
 
   static int64_t take(WaveProgram& wave, int64_t bytes) {
     const int64_t offset = wave.bytes;
@@ -39,28 +62,58 @@ class Compiler {
     return offset;
   }
 
-  std::vector<Transfer> stage(WaveProgram& wave, const std::vector<plan::Message>& messages) {
+  void compile_wave(int32_t w) {
+    WaveProgram& wave = program_.waves.emplace_back();
+    const plan::Exchange in = plan::exchange_in(catalog_, plan_, rank_, w, active_);
+    const plan::Exchange out = plan::exchange_out(catalog_, plan_, rank_, w, active_);
+    place_matrices(wave, w);
+    place_sums(wave, in);
+
+    // What was staged on the way in is free when the way out begins.
+    const int64_t base = wave.bytes;
+    wave.send_in = stage(wave, in.sends, wave.zero);
+    wave.receive_in = stage(wave, in.receives, wave.zero);
+    const int64_t end = std::exchange(wave.bytes, base);
+    wave.send_out = stage_once(wave, out.sends, wave.zero_out);
+    wave.receive_out = stage(wave, out.receives, wave.zero_out);
+    wave.bytes = std::max(wave.bytes, end);
+
+    compile_in(wave, in);
+    compile_out(wave, out);
+    for (auto& [key, batch] : home_) wave.home.push_back(std::move(batch));
+  }
+
+  std::vector<Transfer> stage(WaveProgram& wave, const std::vector<plan::Message>& messages, std::vector<Span>& zero) {
     std::vector<Transfer> out;
     for (const plan::Message& message : messages) {
       const Span span{take(wave, message.bytes), message.bytes};
       out.push_back({message.peer, span});
-      if (message.padding_bytes > 0) wave.zero.push_back(span);
+      if (message.padding_bytes > 0) zero.push_back(span);
     }
     return out;
   }
 
-  void compile_wave(int32_t w) {
-    WaveProgram& wave = program_.waves.emplace_back();
-    const plan::Exchange in = plan::exchange_in(catalog_, plan_, rank_, w);
-    const plan::Exchange out = plan::exchange_out(catalog_, plan_, rank_, w);
-    place_owned(wave, w);
-    wave.send_in = stage(wave, in.sends);
-    wave.receive_in = stage(wave, in.receives);
-    wave.send_out = stage(wave, out.sends);
-    wave.receive_out = stage(wave, out.receives);
-
-    compile_in(wave, in);
-    compile_out(wave, out);
+  // Replicas that get the same get it from one place.
+  std::vector<Transfer> stage_once(WaveProgram& wave, const std::vector<plan::Message>& messages,
+                                   std::vector<Span>& zero) {
+    std::map<std::vector<int64_t>, Span> places;
+    std::vector<Transfer> out;
+    for (const plan::Message& message : messages) {
+      std::vector<int64_t> content{message.bytes};
+      for (const plan::Segment& segment : message.segments) {
+        content.insert(content.end(), {segment.parameter, segment.matrix, segment.offset});
+        const layout::Box& box = segment.piece.box;
+        content.insert(content.end(), box.begin.begin(), box.begin.begin() + box.dims);
+        content.insert(content.end(), box.end.begin(), box.end.begin() + box.dims);
+      }
+      const auto [place, is_new] = places.emplace(std::move(content), Span{});
+      if (is_new) {
+        place->second = {take(wave, message.bytes), message.bytes};
+        if (message.padding_bytes > 0) zero.push_back(place->second);
+      }
+      out.push_back({message.peer, place->second});
+    }
+    return out;
   }
 
   bool averages(const plan::Segment& segment) const {
@@ -69,30 +122,38 @@ class Compiler {
 
   void compile_in(WaveProgram& wave, const plan::Exchange& in) {
     std::vector<std::pair<int32_t, SumStep>> sums;  // by the rank they come from
-    for (const plan::Segment& segment : in.local) {
-      if (averages(segment)) {
-        place_sum(wave, segment);
-        for (const Block& block : sum_blocks(segment)) sums.push_back({rank_, {segment.parameter, block, -1}});
-      } else if (segment.matrix >= 0) {
-        pack(wave, segment, matrix_blocks(segment));
+    for_each_matrix(in.local, [&](int32_t j, std::span<const plan::Segment> segments) {
+      if (averages(segments[0])) {
+        for (const plan::Segment& segment : segments) {
+          for (const Block& block : sum_blocks(segment)) sums.push_back({rank_, {segment.parameter, block, -1}});
+        }
+      } else if (const auto home = home_at_.find(j); home != home_at_.end()) {
+        pack(home_[home->second.first].matrices[home->second.second].pack, segments, all_blocks(segments));
+      } else if (j >= 0) {
+        pack(wave.pack, segments, moved(all_blocks(segments), assembled_.at(j) / wire_));
       }
-    }
+    });
     for (size_t i = 0; i < in.sends.size(); ++i) {
       const int64_t message = wave.send_in[i].span.offset;
-      for (const plan::Segment& segment : in.sends[i].segments) {
-        if (averages(segment)) {
-          int64_t staged = message + segment.offset;
-          for (const Block& block : blocks_of(segment)) {
-            wave.gradients.push_back({segment.parameter, block, staged});
-            staged += block.elements() * grad_bytes(segment);
+      for_each_matrix(in.sends[i].segments, [&](int32_t j, std::span<const plan::Segment> segments) {
+        if (averages(segments[0])) {
+          for (const plan::Segment& segment : segments) {
+            int64_t staged = message + segment.offset;
+            for (const Block& block : blocks_of(segment)) {
+              wave.gradients.push_back({segment.parameter, block, staged});
+              staged += block.elements() * grad_bytes(segment);
+            }
           }
-        } else if (assembled_.contains(segment.matrix)) {
-          // A piece that this rank assembles too was packed there.
-          copy(wave.gather, matrix_blocks(segment), staged_blocks(segment, message));
-        } else {
-          pack(wave, segment, staged_blocks(segment, message));
+          return;
         }
-      }
+        const std::vector<Block> staged = dense(all_blocks(segments), (message + segments[0].offset) / wire_);
+        if (assembled_.contains(j)) {
+          // A piece that this rank assembles too was packed there.
+          copy(wave.gather, moved(all_blocks(segments), assembled_.at(j) / wire_), staged);
+        } else {
+          pack(wave.pack, segments, staged);
+        }
+      });
     }
     for (size_t i = 0; i < in.receives.size(); ++i) {
       const int64_t message = wave.receive_in[i].span.offset;
@@ -102,7 +163,6 @@ class Compiler {
           continue;
         }
         int64_t staged = message + segment.offset;
-        place_sum(wave, segment);
         for (const Block& block : sum_blocks(segment)) {
           sums.push_back({in.receives[i].peer, {segment.parameter, block, staged}});
           staged += block.elements() * grad_bytes(segment);
@@ -117,12 +177,17 @@ class Compiler {
     for (const plan::Segment& segment : out.local) {
       if (segment.matrix < 0) {
         add_ranges(wave, segment.parameter, segment.piece.first_offset, segment.elements());
+      } else if (const auto home = home_at_.find(segment.matrix); home != home_at_.end()) {
+        apply(home_[home->second.first].matrices[home->second.second].apply, segment, blocks_of(segment));
       } else {
         apply(returns_weights(segment) ? wave.apply_first : wave.apply, segment, matrix_blocks(segment));
       }
     }
+    std::vector<int64_t> staged;
     for (size_t i = 0; i < out.sends.size(); ++i) {
       const int64_t message = wave.send_out[i].span.offset;
+      if (std::find(staged.begin(), staged.end(), message) != staged.end()) continue;
+      staged.push_back(message);
       for (const plan::Segment& segment : out.sends[i].segments) {
         // Replicas store what they share alike: the holder's offsets are the owner's too.
         if (returns_weights(segment)) {
@@ -144,6 +209,18 @@ class Compiler {
     }
   }
 
+  // Calls back with the neighbouring segments of each matrix; with each range alone.
+  template <typename Visit>
+  static void for_each_matrix(const std::vector<plan::Segment>& segments, Visit visit) {
+    for (size_t begin = 0; begin < segments.size();) {
+      size_t end = begin + 1;
+      const int32_t j = segments[begin].matrix;
+      while (j >= 0 && end < segments.size() && segments[end].matrix == j) ++end;
+      visit(j, std::span(segments).subspan(begin, end - begin));
+      begin = end;
+    }
+  }
+
   bool returns_weights(const plan::Segment& segment) const {
     return segment.matrix < 0 || catalog_.class_at(segment.matrix).weights_back;
   }
@@ -153,94 +230,127 @@ class Compiler {
   }
 
   // Where the averaged gradients of a matrix or a range come together, once.
-  void place_sum(WaveProgram& wave, const plan::Segment& segment) {
-    const bool matrix = segment.matrix >= 0;
-    const std::pair<int32_t, int64_t> key{segment.parameter, matrix ? -1 - segment.matrix : segment.piece.first_offset};
-    if (sums_.contains(key)) return;
-    const int64_t count = matrix ? catalog_.class_at(segment.matrix).matrix.elements() : segment.elements();
-    const Span span{take(wave, count * kF32Bytes), count * kF32Bytes};
-    const int64_t sum = span.offset / kF32Bytes;
-    sums_[key] = sum;
-    wave.sums.push_back(span);
-    const int32_t replicas = catalog_.partition(segment.parameter).replicas();
-    wave.average.push_back({sum, count, replicas});
-    if (!matrix) return;
-    wave.owner_momentum.push_back(
-        {segment.parameter, count, sum, program_.momentum_elements, assembled_.at(segment.matrix) / wire_});
-    program_.momentum_elements += count;
+  void place_sums(WaveProgram& wave, const plan::Exchange& in) {
+    int64_t sum = wave.bytes / kF32Bytes;
+    const int64_t first = sum;
+    const auto place = [&](const plan::Segment& segment) {
+      if (!averages(segment)) return;
+      const bool matrix = segment.matrix >= 0;
+      const int64_t count = matrix ? catalog_.class_at(segment.matrix).matrix.elements() : segment.elements();
+      if (!sums_.emplace(sum_key(segment), sum).second) return;
+      wave.average.push_back({sum, count, catalog_.partition(segment.parameter).replicas()});
+      if (matrix) {
+        const int64_t momentum = state_.place_momentum(segment.matrix, whole_matrix(segment.matrix));
+        wave.owner_momentum.push_back({segment.parameter, count, sum, momentum, assembled_.at(segment.matrix) / wire_});
+      }
+      sum += count;
+    };
+    for (const plan::Segment& segment : in.local) place(segment);
+    for (const plan::Message& message : in.receives) {
+      for (const plan::Segment& segment : message.segments) place(segment);
+    }
+    const int64_t bytes = (sum - first) * kF32Bytes;
+    if (bytes > 0) wave.sums.push_back({take(wave, bytes), bytes});
+  }
+  static std::pair<int32_t, int64_t> sum_key(const plan::Segment& segment) {
+    return {segment.parameter, segment.matrix >= 0 ? -1 - segment.matrix : segment.piece.first_offset};
   }
 
-  // Matrices that this rank assembles: those it owns, and where holders gather, those it holds.
-  void place_owned(WaveProgram& wave, int32_t w) {
+  // Matrices that this rank assembles: those it owns, and where holders gather, those it holds. Those that it alone
+  // holds stay at home.
+  void place_matrices(WaveProgram& wave, int32_t w) {
     assembled_.clear();
     sums_.clear();
+    home_.clear();
+    home_at_.clear();
     const Transport transport = plan_.waves[w].transport;
     const bool gathers = transport == Transport::kGather || transport == Transport::kGatherReduce;
-    std::map<std::tuple<int64_t, int64_t, bool, NormAxis>, OwnedBatch> batches;
-    auto orthogonalize = [&](int32_t j, int64_t at) {
-      const plan::Matrix& m = catalog_.class_at(j).matrix;
-      OwnedBatch& batch = batches[{m.rows, m.columns, m.normuon, m.norm_axis}];
-      batch = {m.rows, m.columns, m.normuon, m.norm_axis, std::move(batch.matrices)};
-      OwnedMatrix& mine = batch.matrices.emplace_back();
-      mine.parameter = catalog_.parameter_of(j);
-      mine.assembled = at / wire_;
-      if (m.normuon) {
-        mine.variance = program_.variance_elements;
-        program_.variance_elements += m.norm_axis == NormAxis::kRows ? m.rows : m.columns;
-      }
+    std::map<BatchKey, OwnedBatch> batches;
+    auto own = [&](int32_t j, int64_t at) -> OwnedMatrix& {
+      OwnedBatch& batch = batches[key_of(j)];
+      batch.key = key_of(j);
+      return batch.matrices.emplace_back(OwnedMatrix{j, at / wire_, -1, -1});
     };
     for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
+      if (plan_.wave[j] != w || !is_active(catalog_.parameter_of(j))) continue;
       const bool owns = plan_.owner[j] == rank_;
       if (gathers && catalog_.class_at(j).all_replicas) throw Internal("a gather cannot average replicas");
-      const bool holds = gathers && catalog_.holders_of(j).find(rank_) != nullptr;
-      if (plan_.wave[j] != w || !(owns || holds)) continue;
+      const plan::HolderSet& holders = catalog_.holders_of(j);
+      const bool holds = holders.find(rank_) != nullptr;
+      if (!owns && !(gathers && holds)) continue;
+      const bool normuon = catalog_.class_at(j).matrix.normuon;
+      if (owns && holds && holders.holders.size() == 1) {
+        HomeBatch& batch = home_[key_of(j)];
+        batch.key = key_of(j);
+        home_at_[j] = {batch.key, batch.matrices.size()};
+        batch.matrices.push_back({j, normuon ? state_.place_variance(j) : -1, {}, {}});
+        continue;
+      }
       assembled_[j] = take(wave, catalog_.class_at(j).matrix.elements() * wire_);
-      if (owns || transport == Transport::kGather) orthogonalize(j, assembled_[j]);
+      if (!owns && transport != Transport::kGather) continue;
+      own(j, assembled_[j]).variance = normuon ? state_.place_variance(j) : -1;
     }
     for (const ZeroMatrix& zero : plan_.waves[w].zeros) {
-      if (zero.owner != rank_) continue;
-      const int64_t bytes = catalog_.class_at(zero.like).matrix.elements() * wire_;
-      wave.zero.push_back({take(wave, bytes), bytes});
-      orthogonalize(zero.like, wave.zero.back().offset);
+      if (zero.owner != rank_ || !is_active(catalog_.parameter_of(zero.like))) continue;
+      const plan::Matrix& m = catalog_.class_at(zero.like).matrix;
+      OwnedMatrix& mine = own(zero.like, clear(wave, m.elements() * wire_));
+      if (m.normuon) mine.spare = clear(wave, std::max(m.rows, m.columns) * kF32Bytes);
     }
     for (auto& [key, batch] : batches) wave.owned.push_back(std::move(batch));
   }
+  static int64_t clear(WaveProgram& wave, int64_t bytes) {
+    wave.zero.push_back({take(wave, bytes), bytes});
+    return wave.zero.back().offset;
+  }
+  BatchKey key_of(int32_t j) const {
+    const plan::Matrix& m = catalog_.class_at(j).matrix;
+    return {m.rows, m.columns, group_of_[catalog_.parameter_of(j)], m.normuon, m.norm_axis};
+  }
 
+  // A matrix's blocks in its parameter, with `second` in the matrix.
+  std::vector<Block> whole_matrix(int32_t j) const {
+    std::vector<Block> out;
+    const int32_t p = catalog_.parameter_of(j);
+    for (const layout::Run& run : catalog_.grid(p).runs(catalog_.index_in_parameter(j))) {
+      for (const Block& block : blocks({run.box, run.offset, run.offset, run.stride, run.stride}, shape(p))) {
+        out.push_back(block);
+      }
+    }
+    return out;
+  }
+
+  // A segment's blocks, with `second` in the matrix.
   std::vector<Block> blocks_of(const plan::Segment& segment) const {
     if (segment.matrix >= 0) return blocks(segment.piece, shape(segment.parameter));
     // A range of the shard: one row, wherever its elements are in the tensor.
     const int64_t first = segment.piece.first_offset;
     return {{1, segment.elements(), first, segment.elements(), first, segment.elements(), 0, 0}};
   }
-  std::vector<Block> sum_blocks(const plan::Segment& segment) const {
-    std::vector<Block> out = blocks_of(segment);
-    const bool matrix = segment.matrix >= 0;
-    const int64_t sum = sums_.at({segment.parameter, matrix ? -1 - segment.matrix : segment.piece.first_offset});
-    for (Block& block : out) block.second = matrix ? block.second + sum : sum;
-    return out;
-  }
-
-  // A segment's blocks with `second` in the assembled matrix, or densely in the message that starts at a byte.
-  std::vector<Block> matrix_blocks(const plan::Segment& segment) const {
-    std::vector<Block> out = blocks(segment.piece, shape(segment.parameter));
-    for (Block& block : out) block.second += assembled_.at(segment.matrix) / wire_;
-    return out;
-  }
-  std::vector<Block> staged_blocks(const plan::Segment& segment, int64_t message) const {
-    std::vector<Block> out = blocks(segment.piece, shape(segment.parameter));
-    int64_t at = (message + segment.offset) / wire_;
-    for (Block& block : out) {
-      block.second = at;
-      block.second_stride = block.columns;
-      at += block.elements();
+  std::vector<Block> all_blocks(std::span<const plan::Segment> segments) const {
+    std::vector<Block> out;
+    for (const plan::Segment& segment : segments) {
+      for (const Block& block : blocks_of(segment)) out.push_back(block);
     }
     return out;
   }
+  std::vector<Block> sum_blocks(const plan::Segment& segment) const {
+    const int64_t sum = sums_.at(sum_key(segment));
+    if (segment.matrix >= 0) return moved(blocks_of(segment), sum);
+    return dense(blocks_of(segment), sum);
+  }
+  // In the assembled matrix, or densely in the message that starts at a byte.
+  std::vector<Block> matrix_blocks(const plan::Segment& segment) const {
+    return moved(blocks_of(segment), assembled_.at(segment.matrix) / wire_);
+  }
+  std::vector<Block> staged_blocks(const plan::Segment& segment, int64_t message) const {
+    return dense(blocks_of(segment), (message + segment.offset) / wire_);
+  }
 
-  void pack(WaveProgram& wave, const plan::Segment& segment, const std::vector<Block>& to) {
+  void pack(std::vector<PackStep>& steps, std::span<const plan::Segment> segments, const std::vector<Block>& to) {
+    int64_t momentum = state_.place_momentum(segments[0].matrix, dense(to));
     for (const Block& block : to) {
-      wave.pack.push_back({segment.parameter, block, program_.momentum_elements});
-      program_.momentum_elements += block.elements();
+      steps.push_back({segments[0].parameter, block, momentum});
+      momentum += block.elements();
     }
   }
 
@@ -251,7 +361,8 @@ class Compiler {
     }
   }
 
-  static void apply(std::vector<ApplyStep>& steps, const plan::Segment& segment, const std::vector<Block>& from) {
+  void apply(std::vector<ApplyStep>& steps, const plan::Segment& segment, const std::vector<Block>& from) {
+    state_.place_extra(segment.parameter, from, returns_weights(segment) || state_.stands_for(segment.parameter));
     for (const Block& block : from) steps.push_back({segment.parameter, segment.matrix, block});
   }
 
@@ -265,21 +376,17 @@ class Compiler {
 
   // Elements first to first + count of the local shard, in pieces whose numbers in the tensor are neighbours.
   void add_ranges(WaveProgram& wave, int32_t parameter, int64_t first, int64_t count) {
-    const layout::Partition& partition = catalog_.partition(parameter);
     const auto sum = sums_.find({parameter, first});
-    for (const layout::Run& run : partition.shard(partition.position_of(rank_))) {
-      const layout::Overlap all{run.box, run.offset, run.offset, run.stride, run.stride};
-      for (const Block& block : blocks(all, shape(parameter))) {
-        for (int64_t i = 0; i < block.rows; ++i) {
-          const int64_t row = block.first + i * block.first_stride;
-          const int64_t begin = std::max(row, first);
-          const int64_t end = std::min(row + block.columns, first + count);
-          if (begin >= end) continue;
-          const int64_t index = block.index + i * block.index_stride + begin - row;
-          wave.ranges.push_back({parameter, begin, end - begin, index, program_.moment_elements,
-                                 sum == sums_.end() ? -1 : sum->second + begin - first});
-          program_.moment_elements += end - begin;
-        }
+    for (const Block& block : state_.shard(parameter)) {
+      for (int64_t i = 0; i < block.rows; ++i) {
+        const int64_t row = block.first + i * block.first_stride;
+        const int64_t begin = std::max(row, first);
+        const int64_t end = std::min(row + block.columns, first + count);
+        if (begin >= end) continue;
+        const int64_t index = block.index + i * block.index_stride + begin - row;
+        wave.ranges.push_back({parameter, begin, end - begin, index,
+                               state_.place_moments(parameter, begin, end - begin, index),
+                               sum == sums_.end() ? -1 : sum->second + begin - first});
       }
     }
   }
@@ -291,7 +398,7 @@ class Compiler {
     int64_t total = 0;
     for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
       const layout::Partition& partition = catalog_.partition(p);
-      if (is_matrix_algorithm(problem.parameters[p].algorithm) || partition.replicas() > 1) continue;
+      if (!is_active(p) || is_matrix_algorithm(problem.parameters[p].algorithm) || partition.replicas() > 1) continue;
       const int32_t position = partition.position_of(rank_);
       if (position < 0) continue;
       held.push_back({p, partition.local_elements(position)});
@@ -323,17 +430,23 @@ class Compiler {
   const plan::Catalog& catalog_;
   const Plan& plan_;
   const int32_t rank_;
+  const std::span<const int32_t> group_of_;
+  const std::vector<bool>& active_;
+  State& state_;
   const int64_t wire_;
   Program program_;
   // Of the wave at hand: byte of each matrix, and element of f32 of each sum, by parameter and -1 - matrix or offset.
   std::map<int32_t, int64_t> assembled_;
   std::map<std::pair<int32_t, int64_t>, int64_t> sums_;
+  std::map<BatchKey, HomeBatch> home_;
+  std::map<int32_t, std::pair<BatchKey, size_t>> home_at_;  // by matrix
 };
 
 }  // namespace
 
-Program compile(const plan::Catalog& catalog, const Plan& plan, int32_t rank) {
-  return Compiler(catalog, plan, rank).run();
+Program compile(const plan::Catalog& catalog, const Plan& plan, int32_t rank, std::span<const int32_t> group_of,
+                const std::vector<bool>& active, State& state) {
+  return Compiler(catalog, plan, rank, group_of, active, state).run();
 }
 
 }  // namespace muster::engine

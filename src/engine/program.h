@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/block.h"
+#include "engine/state.h"
 #include "muster/plan.h"
 #include "plan/catalog.h"
 
@@ -22,12 +24,12 @@ struct Transfer {
   Span span;
 };
 
-// Gradient and momentum to an update: `first` of the block is in the rank's shard, `second` in the arena, in elements
-// of the wire dtype from the start of the wave's part. Momentum lies in a store of its own, densely.
+// Gradient and momentum to an update: `first` of the block is in the rank's shard, `second` in elements of the wire
+// dtype from the start of the wave's part, or of the matrix if it is at home. Momentum is dense, in State.
 struct PackStep {
   int32_t parameter = 0;
   Block block;
-  int64_t momentum = 0;  // element in the store
+  int64_t momentum = 0;
 };
 
 // Raw gradients of replicas that are averaged here. `first` of the block is in the rank's shard; the staged copy is
@@ -57,7 +59,7 @@ struct OwnerMomentumStep {
   int32_t parameter = 0;
   int64_t count = 0;
   int64_t sum = 0;
-  int64_t momentum = 0;   // element in the store
+  int64_t momentum = 0;
   int64_t assembled = 0;  // element of the wire dtype in the wave's part
 };
 
@@ -72,25 +74,47 @@ struct CopyStep {
 };
 
 struct OwnedMatrix {
-  int32_t parameter = 0;
+  int32_t matrix = 0;
   int64_t assembled = 0;  // element in the wave's part
-  int64_t variance = -1;  // element in the store of variances; -1: no NorMuon
+  int64_t variance = -1;  // in State; -1: no NorMuon, or a zero matrix
+  int64_t spare = -1;     // byte in the wave's part where a zero matrix has its variances
 };
 
-// Matrices of one shape and one NorMuon setting.
-struct OwnedBatch {
+// Matrices of one shape, group and NorMuon setting.
+struct BatchKey {
   int64_t rows = 0;
   int64_t columns = 0;
+  int32_t group = 0;
   bool normuon = false;
   NormAxis norm_axis = NormAxis::kRows;
+
+  auto operator<=>(const BatchKey&) const = default;
+};
+
+struct OwnedBatch {
+  BatchKey key;
   std::vector<OwnedMatrix> matrices;
 };
 
-// An update to weights: `first` of the block is in the rank's shard, `second` in the wave's part.
+// An update to weights: `first` of the block is in the rank's shard, `second` in the wave's part, or in the matrix if
+// it is at home.
 struct ApplyStep {
   int32_t parameter = 0;
   int32_t matrix = 0;
   Block block;
+};
+
+// A matrix that nobody but its owner holds anything of: it needs no place in the arena, only the workspace.
+struct HomeMatrix {
+  int32_t matrix = 0;
+  int64_t variance = -1;
+  std::vector<PackStep> pack;
+  std::vector<ApplyStep> apply;
+};
+
+struct HomeBatch {
+  BatchKey key;
+  std::vector<HomeMatrix> matrices;
 };
 
 // Elements of a parameter, in the rank's shard.
@@ -98,9 +122,9 @@ struct RangeStep {
   int32_t parameter = 0;
   int64_t first = 0;
   int64_t count = 0;
-  int64_t index = 0;   // in the tensor
-  int64_t moment = 0;  // element in the store of moments
-  int64_t sum = -1;    // averaged gradients, as an element of f32 in the wave's part; -1: the caller's
+  int64_t index = 0;  // in the tensor
+  State::Moments moments;
+  int64_t sum = -1;  // averaged gradients, as an element of f32 in the wave's part; -1: the caller's
 };
 
 // Weights that another replica updated, or that go to one: `first` of the block is in the shard, the staged copy dense.
@@ -111,7 +135,7 @@ struct WeightStep {
 };
 
 struct WaveProgram {
-  std::vector<Span> zero;  // padding in messages and zero matrices, cleared first
+  std::vector<Span> zero;  // padding in messages in, zero matrices; cleared first
   std::vector<PackStep> pack;
   std::vector<CopyStep> gather;  // pieces that go to several ranks, from where they were packed to
   std::vector<GradientStep> gradients;
@@ -123,8 +147,10 @@ struct WaveProgram {
   std::vector<AverageStep> average;
   std::vector<OwnerMomentumStep> owner_momentum;
   std::vector<OwnedBatch> owned;
+  std::vector<HomeBatch> home;
   std::vector<RangeStep> ranges;       // AdamW and Lion
   std::vector<ApplyStep> apply_first;  // to weights that are sent afterwards
+  std::vector<Span> zero_out;          // padding in messages out
   std::vector<CopyStep> stage_out;
   std::vector<WeightStep> weights_out;
   std::vector<Transfer> send_out;
@@ -136,14 +162,12 @@ struct WaveProgram {
 
 struct Program {
   std::vector<WaveProgram> waves;
-  int64_t momentum_elements = 0;
-  int64_t variance_elements = 0;
-  int64_t moment_elements = 0;
   int64_t arena_bytes = 0;            // three waves in flight
   std::vector<int64_t> wave_offsets;  // of each wave's part in the arena
 };
 
-// Throws InvalidArgument where the plan wants what the engine does not do.
-Program compile(const plan::Catalog& catalog, const Plan& plan, int32_t rank);
+// `active` says which parameters take part; empty: all. State hands out the places.
+Program compile(const plan::Catalog& catalog, const Plan& plan, int32_t rank, std::span<const int32_t> group_of,
+                const std::vector<bool>& active, State& state);
 
 }  // namespace muster::engine

@@ -13,17 +13,18 @@ enum class Direction { kIn, kOut };
 
 class Generator {
  public:
-  Generator(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave, Direction direction)
-      : catalog_(catalog), plan_(plan), rank_(rank), wave_(wave), direction_(direction) {}
+  Generator(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave, const std::vector<bool>& active,
+            Direction direction)
+      : catalog_(catalog), plan_(plan), rank_(rank), wave_(wave), active_(active), direction_(direction) {}
 
   Exchange run() {
     const Wave& wave = plan_.waves[wave_];
     for (const bool wide : {true, false}) {
       for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
-        if (plan_.wave[j] == wave_ && is_wide(width(j)) == wide) add_matrix(j, plan_.owner[j], wave.transport, false);
+        if (plan_.wave[j] == wave_ && takes_part(j, wide)) add_matrix(j, plan_.owner[j], wave.transport, false);
       }
       for (const ZeroMatrix& zero : wave.zeros) {
-        if (is_wide(width(zero.like)) == wide) add_matrix(zero.like, zero.owner, wave.transport, true);
+        if (takes_part(zero.like, wide)) add_matrix(zero.like, zero.owner, wave.transport, true);
       }
       for (const ElementShare& share : plan_.shares) {
         if (is_wide(width(share)) == wide) add_share(share);
@@ -43,6 +44,10 @@ class Generator {
 
  private:
   static bool is_wide(int64_t bytes) { return bytes > 2; }
+  bool is_active(int32_t parameter) const { return active_.empty() || active_[parameter]; }
+  bool takes_part(int32_t j, bool wide) const {
+    return is_active(catalog_.parameter_of(j)) && is_wide(width(j)) == wide;
+  }
 
   // Bytes of an element on its way.
   int64_t width(int32_t j) const {
@@ -68,14 +73,14 @@ class Generator {
     const Holder* mine = set.find(rank_);
     if (transport == Transport::kRagged || transport == Transport::kPadded) {
       const int32_t source = set.source_replica(owner);
-      auto takes_part = [&](const Holder& h) {
+      auto travels = [&](const Holder& h) {
         return direction_ == Direction::kOut || c.all_replicas || h.replica == source;
       };
       if (rank_ == owner) {
         for (const Holder& h : set.holders) {
-          if (takes_part(h)) add_piece(j, {h, owner, !zero}, transport);
+          if (travels(h)) add_piece(j, {h, owner, !zero}, transport);
         }
-      } else if (mine != nullptr && takes_part(*mine)) {
+      } else if (mine != nullptr && travels(*mine)) {
         add_piece(j, {*mine, owner, !zero}, transport);
       }
       return;
@@ -144,7 +149,7 @@ class Generator {
       const int64_t size = partition.local_elements(partition.position_of(rank_));
       const int64_t begin = std::max(range.begin - at, int64_t{0});
       const int64_t end = std::min(range.end - at, size);
-      if (begin < end) {
+      if (begin < end && is_active(p)) {
         Segment segment;
         segment.parameter = p;
         segment.piece.box.dims = 1;
@@ -185,6 +190,7 @@ class Generator {
   const Plan& plan_;
   int32_t rank_;
   int32_t wave_;
+  const std::vector<bool>& active_;
   Direction direction_;
   std::map<int32_t, Message> sends_;
   std::map<int32_t, Message> receives_;
@@ -196,12 +202,14 @@ class Generator {
 
 }  // namespace
 
-Exchange exchange_in(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave) {
-  return Generator(catalog, plan, rank, wave, Direction::kIn).run();
+Exchange exchange_in(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave,
+                     const std::vector<bool>& active) {
+  return Generator(catalog, plan, rank, wave, active, Direction::kIn).run();
 }
 
-Exchange exchange_out(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave) {
-  return Generator(catalog, plan, rank, wave, Direction::kOut).run();
+Exchange exchange_out(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave,
+                      const std::vector<bool>& active) {
+  return Generator(catalog, plan, rank, wave, active, Direction::kOut).run();
 }
 
 }  // namespace muster::plan

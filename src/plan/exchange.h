@@ -38,8 +38,10 @@ struct Exchange {
   std::vector<Segment> local;     // holder and owner are the same rank
 };
 
-// Holders to owners, and owners to holders.
-Exchange exchange_in(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave);
-Exchange exchange_out(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave);
+// Holders to owners, and owners to holders. `active` says which parameters take part; empty: all.
+Exchange exchange_in(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave,
+                     const std::vector<bool>& active = {});
+Exchange exchange_out(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave,
+                      const std::vector<bool>& active = {});
 
 }  // namespace muster::plan

@@ -58,6 +58,7 @@ std::vector<uint64_t> parameter_fingerprints(const Problem& problem) {
     hash.add(std::string_view(p.name));
     hash.add(std::string_view(kind_key(p)));
     hash.add(p.output_dim);
+    hash.add(static_cast<int32_t>(p.scale_shape));
     hash.add(std::bit_cast<uint64_t>(p.multiplier));
     out.push_back(hash.value());
   }

@@ -405,7 +405,8 @@ class Checker {
 
 Planner real_planner() {
   return {[](const Problem& problem, const PlanOptions& options, int32_t) { return make_plan(problem, options); },
-          plan::exchange_in, plan::exchange_out};
+          [](const auto&... arguments) { return plan::exchange_in(arguments...); },
+          [](const auto&... arguments) { return plan::exchange_out(arguments...); }};
 }
 
 std::string violation(const Problem& problem, const PlanOptions& options, const Planner& planner) {

@@ -1,0 +1,128 @@
+// Carries out programs: momentum, exchange in, orthogonalization, NorMuon, exchange out, apply, wave by wave, and AdamW
+// and Lion beside them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/aligned_bytes.h"
+#include "engine/program.h"
+#include "engine/recorder.h"
+#include "engine/state.h"
+#include "kernels/kernels.h"
+#include "muster/communicator.h"
+
+namespace muster::engine {
+
+using Gradients = std::span<void* const>;
+
+// What a step is given beside the program.
+struct StepInput {
+  Gradients gradients;
+  double grad_scale = 1;  // clipping included
+  int64_t step = 1;
+  std::vector<kernels::SumOfSquares>* changes = nullptr;  // of the weights, a parameter; null: nobody asked
+};
+
+class Executor {
+ public:
+  // `full` is the program of all parameters: no other needs more scratch. All references outlive the executor.
+  Executor(const plan::Catalog& catalog, std::span<const ParameterMemory> memory, const std::vector<Group>& groups,
+           std::span<const int32_t> group_of, uint64_t seed, Dtype momentum, int64_t scratch_cap,
+           kernels::Kernels& kernels, State& state, Recorder& recorder, const Program& full);
+
+  void run(const Program& program, const StepInput& input, Communicator& communicator);
+
+  // Averages the gradients of replicas without using them: calls back with every sum at its owner.
+  using Visit = std::function<void(int32_t parameter, const float* average, int64_t count)>;
+  void average(const Program& program, const StepInput& input, Communicator& communicator, const Visit& visit);
+
+  // Drops whatever is under way.
+  void abandon() { in_flight_.clear(); }
+
+  int64_t scratch_bytes() const { return arena_.size() + workspace_.size(); }
+
+ private:
+  // A program being carried out.
+  struct Run {
+    const Program& program;
+    const StepInput& input;
+    Communicator& communicator;
+    const WaveProgram& wave(size_t w) const { return program.waves[w]; }
+  };
+  struct Flight {
+    std::unique_ptr<Request> request;
+    int64_t begin_ns = 0;
+    int64_t bytes = 0;
+  };
+  struct InFlight {
+    Flight in;
+    Flight out;
+  };
+  // How many matrices go through the workspace at once, and how it is divided among them.
+  struct Workshop {
+    int64_t matrices = 1;
+    int64_t update_bytes = 0;      // of one matrix at home, in wire dtype
+    int64_t orthogonal_bytes = 0;  // of one result in f32
+    int64_t kernel_bytes = 0;      // of all
+    int64_t total() const { return matrices * (update_bytes + orthogonal_bytes) + kernel_bytes; }
+  };
+
+  Workshop workshop(const BatchKey& key, bool home, int64_t matrices) const;
+  Workshop best_workshop(const BatchKey& key, bool home, size_t matrices) const;
+
+  void start_in(const Run& run, size_t w);
+  void compute(const Run& run, size_t w);
+  void start_out(const Run& run, size_t w);
+  void finish(const Run& run, size_t w);
+
+  void sum_replicas(const Run& run, size_t w);
+  void orthogonalize(const Run& run, size_t w, const OwnedBatch& batch);
+  void orthogonalize(const Run& run, size_t w, const HomeBatch& batch);
+  // One batch that fits: matrices in wire dtype, in place.
+  void polish(const Run& run, int32_t w, const BatchKey& key, const Workshop& shop,
+              std::span<std::byte* const> matrices, std::span<float* const> variances);
+  void pack(const Run& run, std::span<const PackStep> steps, std::byte* base);
+  void apply(const Run& run, std::span<const ApplyStep> steps, const std::byte* base);
+  void update(const Run& run, size_t w, std::span<const RangeStep> steps);
+  void copy(const Run& run, size_t w, std::span<const CopyStep> steps);
+  void clear(const Run& run, size_t w, std::span<const Span> spans);
+  Flight exchange(const Run& run, size_t w, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
+                  std::string_view direction);
+  void land(const Run& run, Flight& flight, size_t w, Stage stage, std::string_view direction);
+  void poll();
+
+  std::byte* part(const Run& run, size_t w) { return arena_.data() + run.program.wave_offsets[w]; }
+  const Group& group(int32_t parameter) const { return groups_[group_of_[parameter]]; }
+  kernels::WeightBlock weight(int32_t parameter, int64_t first, int64_t stride, int64_t index,
+                              int64_t index_stride) const;
+  double scale(int32_t matrix) const;
+  // Calls `change` and adds what it did to the weights of the block to input.changes.
+  template <typename Change>
+  void watch(const Run& run, int32_t parameter, const Block& block, bool counts, Change change);
+  void read_weights(int32_t parameter, const Block& block, std::vector<float>& values) const;
+
+  const plan::Catalog& catalog_;
+  const Problem& problem_;
+  const std::span<const ParameterMemory> memory_;
+  const std::vector<Group>& groups_;
+  const std::span<const int32_t> group_of_;
+  const uint64_t seed_;
+  const Dtype momentum_;
+  const int64_t wire_bytes_;
+  kernels::Kernels& kernels_;
+  State& state_;
+  Recorder& recorder_;
+  std::vector<uint64_t> streams_;  // of stochastic rounding, a parameter
+
+  AlignedBytes arena_;
+  AlignedBytes workspace_;
+  std::vector<InFlight> in_flight_;
+};
+
+}  // namespace muster::engine

@@ -1,0 +1,185 @@
+#include "engine/state.h"
+
+#include <fmt/format.h>
+
+#include "muster/error.h"
+
+namespace muster {
+
+int64_t byte_size(StateType type) {
+  switch (type) {
+    case StateType::kF32:
+      return 4;
+    case StateType::kBf16:
+    case StateType::kU16:
+      return 2;
+    case StateType::kI64:
+      return 8;
+  }
+  throw Internal("byte_size: not a type: " + std::to_string(static_cast<int>(type)));
+}
+
+}  // namespace muster
+
+namespace muster::engine {
+
+namespace {
+
+StateType state_type(Dtype dtype) { return dtype == Dtype::kF32 ? StateType::kF32 : StateType::kBf16; }
+
+int64_t lines(const plan::Matrix& m) { return m.norm_axis == NormAxis::kRows ? m.rows : m.columns; }
+
+}  // namespace
+
+int64_t weight_bytes(WeightForm form) { return form == WeightForm::kF32 ? 4 : 2; }
+
+int64_t extra_bytes(WeightForm form) {
+  if (form == WeightForm::kBf16Master) return 4;
+  return form == WeightForm::kBf16Mantissa ? 2 : 0;
+}
+
+State::State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, Dtype momentum,
+             std::span<const ParameterMemory> memory)
+    : catalog_(catalog),
+      plan_(plan),
+      rank_(rank),
+      momentum_dtype_(momentum),
+      momentum_width_(byte_size(momentum)),
+      memory_(memory) {
+  const size_t parameters = catalog.problem().parameters.size();
+  updates.resize(parameters);
+  for (Pieces* pieces : {&momentum_pieces_, &variance_pieces_, &first_pieces_, &second_pieces_, &extra_pieces_}) {
+    pieces->resize(parameters);
+  }
+  variance_lines_.resize(parameters);
+  for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
+    const plan::Matrix& m = catalog.class_at(j).matrix;
+    if (m.normuon) variance_lines_[catalog.parameter_of(j)] += lines(m);
+  }
+}
+
+int64_t State::place_momentum(int32_t matrix, std::span<const Block> blocks) {
+  const auto [place, is_new] = momentum_places_.emplace(matrix, momentum_elements_);
+  if (!is_new) return place->second;
+  const int32_t p = catalog_.parameter_of(matrix);
+  // Where every replica gathers for itself, every replica keeps momentum.
+  const Transport transport = plan_.waves[plan_.wave[matrix]].transport;
+  const bool once = transport == Transport::kRagged || transport == Transport::kPadded;
+  for (const Block& block : blocks) {
+    momentum_pieces_[p].push_back({block, place->second + block.second, block.second_stride, once || stands_for(p)});
+    momentum_elements_ += block.elements();
+  }
+  return place->second;
+}
+
+int64_t State::place_variance(int32_t matrix) {
+  const auto [place, is_new] = variance_places_.emplace(matrix, variance_elements_);
+  if (!is_new) return place->second;
+  const int32_t p = catalog_.parameter_of(matrix);
+  int64_t index = 0;  // the lines of a parameter's matrices lie end to end
+  for (int32_t j = catalog_.first_matrix(p); j < matrix; ++j) {
+    if (catalog_.class_at(j).matrix.normuon) index += lines(catalog_.class_at(j).matrix);
+  }
+  const int64_t count = lines(catalog_.class_at(matrix).matrix);
+  const Block block{1, count, 0, count, 0, count, index, count};
+  variance_pieces_[p].push_back({block, variance_elements_, count, plan_.owner[matrix] == rank_});
+  variance_elements_ += count;
+  return place->second;
+}
+
+State::Moments State::place_moments(int32_t parameter, int64_t first, int64_t count, int64_t index) {
+  const auto [place, is_new] = moment_places_.emplace(std::pair{parameter, first}, Moments{});
+  if (!is_new) return place->second;
+  const Block block{1, count, first, count, 0, count, index, count};
+  place->second.first = first_elements_;
+  first_pieces_[parameter].push_back({block, first_elements_, count, true});
+  first_elements_ += count;
+  if (catalog_.problem().parameters[parameter].algorithm == Algorithm::kAdamW) {
+    place->second.second = second_elements_;
+    second_pieces_[parameter].push_back({block, second_elements_, count, true});
+    second_elements_ += count;
+  }
+  place_extra(parameter, {&block, 1}, true);
+  return place->second;
+}
+
+void State::place_extra(int32_t parameter, std::span<const Block> blocks, bool counts) {
+  if (allocated_ || extra_bytes(memory_[parameter].form) == 0) return;
+  for (const Block& block : blocks)
+    extra_pieces_[parameter].push_back({block, block.first, block.first_stride, counts});
+}
+
+void State::allocate() {
+  allocated_ = true;
+  momentum_.assign(momentum_elements_ * momentum_width_, std::byte{0});
+  variance_.assign(variance_elements_, 0);
+  first_.assign(first_elements_, 0);
+  second_.assign(second_elements_, 0);
+}
+
+bool State::stands_for(int32_t parameter) const {
+  const layout::Partition& partition = catalog_.partition(parameter);
+  return partition.replica(partition.position_of(rank_)) == 0;
+}
+
+std::vector<Block> State::shard(int32_t parameter) const {
+  const layout::Partition& partition = catalog_.partition(parameter);
+  const int32_t position = partition.position_of(rank_);
+  std::vector<Block> out;
+  if (position < 0) return out;
+  for (const layout::Run& run : partition.shard(position)) {
+    const layout::Overlap all{run.box, run.offset, run.offset, run.stride, run.stride};
+    for (const Block& block : blocks(all, catalog_.problem().parameters[parameter].shape)) out.push_back(block);
+  }
+  return out;
+}
+
+std::vector<StateSlice> State::slices() {
+  std::vector<StateSlice> out;
+  const auto add = [&](int32_t p, std::string_view suffix, StateType type, Shape shape) -> StateSlice& {
+    const std::string& name = catalog_.problem().parameters[p].name;
+    return out.emplace_back(StateSlice{{fmt::format("{}:{}", name, suffix), type, std::move(shape)}, {}});
+  };
+  const auto fill = [](StateSlice& slice, void* store, const std::vector<Piece>& pieces) {
+    const int64_t width = byte_size(slice.info.type);
+    for (const Piece& piece : pieces) {
+      slice.pieces.push_back({piece.block.rows, piece.block.columns, piece.block.index, piece.block.index_stride,
+                              static_cast<std::byte*>(store) + piece.at * width, piece.stride, piece.counts});
+    }
+  };
+  const auto count = [&](StateSlice& slice, int64_t& value) {
+    slice.pieces.push_back({1, 1, 0, 1, reinterpret_cast<std::byte*>(&value), 1, rank_ == 0});
+  };
+  for (int32_t p = 0; p < static_cast<int32_t>(updates.size()); ++p) {
+    const Parameter& parameter = catalog_.problem().parameters[p];
+    const ParameterMemory& memory = memory_[p];
+    std::vector<Piece> held;
+    for (const Block& block : shard(p)) held.push_back({block, block.first, block.first_stride, stands_for(p)});
+    fill(add(p, "weight", state_type(parameter.dtype), parameter.shape), memory.weight, held);
+    if (extra_bytes(memory.form) > 0) {
+      const bool master = memory.form == WeightForm::kBf16Master;
+      StateSlice& slice =
+          add(p, master ? "master" : "mantissa", master ? StateType::kF32 : StateType::kU16, parameter.shape);
+      // Every holder takes what is loaded; whoever updates stands for it.
+      for (Piece& piece : held) piece.counts = false;
+      fill(slice, memory.extra, held);
+      fill(slice, memory.extra, extra_pieces_[p]);
+    }
+    if (is_matrix_algorithm(parameter.algorithm)) {
+      fill(add(p, "momentum", state_type(momentum_dtype_), parameter.shape), momentum_.data(), momentum_pieces_[p]);
+      if (variance_lines_[p] > 0) {
+        fill(add(p, "variance", StateType::kF32, {variance_lines_[p]}), variance_.data(), variance_pieces_[p]);
+      }
+    } else {
+      fill(add(p, "first", StateType::kF32, parameter.shape), first_.data(), first_pieces_[p]);
+      if (parameter.algorithm == Algorithm::kAdamW) {
+        fill(add(p, "second", StateType::kF32, parameter.shape), second_.data(), second_pieces_[p]);
+      }
+    }
+    count(add(p, "updates", StateType::kI64, {}), updates[p]);
+  }
+  count(out.emplace_back(StateSlice{{":steps", StateType::kI64, {}}, {}}), steps);
+  return out;
+}
+
+}  // namespace muster::engine

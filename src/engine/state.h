@@ -1,0 +1,98 @@
+// What a rank carries from step to step, and which elements of which unsharded tensors that is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/block.h"
+#include "engine/state_slice.h"
+#include "muster/optimizer.h"
+#include "plan/catalog.h"
+
+namespace muster::engine {
+
+int64_t weight_bytes(WeightForm form);
+int64_t extra_bytes(WeightForm form);  // 0: there is none
+
+class State {
+ public:
+  State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, Dtype momentum,
+        std::span<const ParameterMemory> memory);
+
+  // Places, as elements of the stores below. They are handed out at the first request and stay: a program for some of
+  // the parameters finds what the one for all of them placed.
+  //
+  // Momentum of a rank's part of a matrix; `second` of its blocks says where it goes, from the place onwards.
+  int64_t place_momentum(int32_t matrix, std::span<const Block> blocks);
+  int64_t place_variance(int32_t matrix);
+  // Moments of elements first to first + count of this rank's shard; number `index` of the tensor onwards.
+  struct Moments {
+    int64_t first = 0;
+    int64_t second = -1;  // AdamW's only
+  };
+  Moments place_moments(int32_t parameter, int64_t first, int64_t count, int64_t index);
+  // Elements whose master or mantissa this rank keeps: it updates them, `first` of the blocks in its shard.
+  void place_extra(int32_t parameter, std::span<const Block> blocks, bool counts);
+
+  // After the last place: zeros everywhere.
+  void allocate();
+
+  std::byte* momentum(int64_t at) { return momentum_.data() + at * momentum_width_; }
+  float* variance(int64_t at) { return variance_.data() + at; }
+  float* first_moment(int64_t at) { return first_.data() + at; }
+  float* second_moment(int64_t at) { return at < 0 ? nullptr : second_.data() + at; }
+
+  // This rank's shard of a parameter: `first` of the blocks is in its storage.
+  std::vector<Block> shard(int32_t parameter) const;
+  // This rank's copy is the one that counts where replicas have the same.
+  bool stands_for(int32_t parameter) const;
+
+  int64_t steps = 0;             // done
+  std::vector<int64_t> updates;  // a parameter
+
+  // Every unsharded tensor, and this rank's pieces of it.
+  std::vector<StateSlice> slices();
+
+ private:
+  struct Piece {
+    Block block;
+    int64_t at = 0;  // in its store
+    int64_t stride = 0;
+    bool counts = true;
+  };
+  using Pieces = std::vector<std::vector<Piece>>;  // by parameter
+
+  const plan::Catalog& catalog_;
+  const Plan& plan_;
+  const int32_t rank_;
+  const Dtype momentum_dtype_;
+  const int64_t momentum_width_;
+  const std::span<const ParameterMemory> memory_;
+
+  std::map<int32_t, int64_t> momentum_places_;  // by matrix
+  std::map<int32_t, int64_t> variance_places_;
+  std::map<std::pair<int32_t, int64_t>, Moments> moment_places_;  // by parameter and first element
+  Pieces momentum_pieces_;
+  Pieces variance_pieces_;
+  Pieces first_pieces_;
+  Pieces second_pieces_;
+  Pieces extra_pieces_;
+  std::vector<int64_t> variance_lines_;  // of all matrices of a parameter
+
+  bool allocated_ = false;
+  int64_t momentum_elements_ = 0;
+  int64_t variance_elements_ = 0;
+  int64_t first_elements_ = 0;
+  int64_t second_elements_ = 0;
+  std::vector<std::byte> momentum_;
+  std::vector<float> variance_;
+  std::vector<float> first_;
+  std::vector<float> second_;
+};
+
+}  // namespace muster::engine

@@ -1,0 +1,61 @@
+// Trains a problem on made-up gradients, every rank a thread, and keeps what came out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/optimizer.h"
+
+namespace muster::test {
+
+// A value for an element of a parameter, about uniform in -1 to 1, whoever asks.
+float made_up(size_t parameter, int64_t element, uint64_t salt);
+
+void store(Dtype dtype, float value, std::byte* to);  // rounds to nearest even
+float rounded(Dtype dtype, float value);
+
+struct Training {
+  Problem problem;
+  OptimizerOptions options;
+  int steps = 3;
+  std::chrono::milliseconds timeout{60'000};
+
+  // The gradient that a rank has for an element, and whether it has one for the parameter at all.
+  std::function<float(int32_t rank, size_t parameter, int64_t element, int step)> gradient;
+  std::function<bool(int32_t rank, size_t parameter, int step)> present;  // null: always
+  std::function<StepOptions(int step)> step_options;                      // null: the default
+  std::function<void(Optimizer& optimizer, int step)> before_step;        // sets hyperparameters
+  std::function<WeightForm(size_t parameter)> form;                       // null: plain
+  std::function<int32_t(size_t parameter)> group;                         // null: 0
+  // Between the optimizer and its communicator; null: nothing.
+  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> tamper;
+  std::function<void(Optimizer& optimizer)> before;  // the first step
+  std::function<void(Optimizer& optimizer)> after;   // the last step
+};
+
+// What a rank has.
+struct RankMemory {
+  std::vector<std::vector<int64_t>> elements;   // global, in storage order, a parameter
+  std::vector<std::vector<std::byte>> weights;  // a parameter
+  std::vector<std::vector<std::byte>> extra;
+  std::vector<StateTensor> state;  // unsharded
+  std::vector<StepStats> stats;    // a step
+  std::string error;               // what it ended with
+};
+
+std::vector<std::vector<int64_t>> held_elements(const Problem& problem, int32_t rank);
+
+std::vector<RankMemory> train(const Training& training);
+
+// The same on one rank: what it is given for what many have is their sum in the order of the ranks over their number,
+// where Muster averages; else what each of them has.
+Training on_one_rank(const Training& many);
+
+// Empty, or what differs between many ranks and one: weights of every holder, and the whole state.
+std::string difference(const Problem& problem, const std::vector<RankMemory>& many, const RankMemory& one);
+
+}  // namespace muster::test
