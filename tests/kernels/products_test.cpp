@@ -32,10 +32,10 @@ TEST(Products, ASymmetricProductIsRightAndSymmetricToTheBit) {
       product.d = symmetric.data();
       product.diagonal = 3;
       const auto at = [&](int64_t i, int64_t k) { return static_cast<double>(tall ? x[k * n + i] : x[i * inner + k]); };
-      for (const int threads : {1, 3, 8}) {
+      for (const int strips : {1, 3, 8}) {
         std::vector<float> c(static_cast<size_t>(n * n), std::nanf(""));
         product.c = c.data();
-        for (int64_t t = 0; t < tasks(product, threads); ++t) run(product, threads, t);
+        for (int64_t t = 0; t < tasks(product, strips); ++t) run(product, strips, t);
         for (int64_t i = 0; i < n; i += 1 + n / 40) {
           for (int64_t j = 0; j < n; ++j) {
             double expected = -2.0 * symmetric[i * n + j] + (i == j ? 3 : 0);
@@ -54,10 +54,10 @@ TEST(Products, StripsCoverTheWholeProduct) {
     const int64_t inner = 9;
     const std::vector<float> a = random_values(shape.rows * inner, 3);
     const std::vector<float> b = random_values(inner * shape.columns, 4);
-    for (const int threads : {1, 3, 8}) {
+    for (const int strips : {1, 3, 8}) {
       std::vector<float> c(static_cast<size_t>(shape.rows * shape.columns), std::nanf(""));
       const Product product{shape.rows, shape.columns, inner, a.data(), b.data(), c.data()};
-      for (int64_t t = 0; t < tasks(product, threads); ++t) run(product, threads, t);
+      for (int64_t t = 0; t < tasks(product, strips); ++t) run(product, strips, t);
       for (int64_t i = 0; i < shape.rows; ++i) {
         for (int64_t j = 0; j < shape.columns; ++j) {
           double expected = 0;
@@ -71,7 +71,7 @@ TEST(Products, StripsCoverTheWholeProduct) {
   }
 }
 
-// Layouts would give different weights if this failed: how a product is cut depends on the batch and the threads. The
+// Layouts would give different weights if this failed: how a product is cut depends on the batch and the strips. The
 // inner sizes are below, at and above what BLIS sums at once.
 TEST(Products, HowAProductIsCutDoesNotChangeItsBits) {
   for (const MatrixShape shape : {MatrixShape{97, 97}, {193, 200}, {300, 101}, {391, 577}, {768, 768}}) {
@@ -79,13 +79,13 @@ TEST(Products, HowAProductIsCutDoesNotChangeItsBits) {
       const std::vector<float> a = random_values(shape.rows * inner, 5);
       const std::vector<float> b = random_values(inner * shape.columns, 6);
       const std::vector<float> d = random_values(shape.rows * shape.rows, 7);
-      const auto product = [&](int threads) {
+      const auto product = [&](int strips) {
         std::vector<float> c(static_cast<size_t>(shape.rows * shape.columns));
         const Product p{shape.rows, shape.columns, inner, a.data(), b.data(), c.data()};
-        for (int64_t t = 0; t < tasks(p, threads); ++t) run(p, threads, t);
+        for (int64_t t = 0; t < tasks(p, strips); ++t) run(p, strips, t);
         return c;
       };
-      const auto symmetric = [&](int threads, Transpose transpose) {
+      const auto symmetric = [&](int strips, Transpose transpose) {
         const bool tall = transpose == Transpose::kYes;
         std::vector<float> c(static_cast<size_t>(shape.rows * shape.rows));
         SymmetricProduct p{.n = shape.rows, .inner = inner};
@@ -97,16 +97,16 @@ TEST(Products, HowAProductIsCutDoesNotChangeItsBits) {
         p.d = d.data();
         p.diagonal = 0.9f;
         p.c = c.data();
-        for (int64_t t = 0; t < tasks(p, threads); ++t) run(p, threads, t);
+        for (int64_t t = 0; t < tasks(p, strips); ++t) run(p, strips, t);
         return c;
       };
       const std::vector<float> whole = product(1);
       const std::vector<float> wide = symmetric(1, Transpose::kNo);
       const std::vector<float> tall = symmetric(1, Transpose::kYes);
-      for (const int threads : {2, 3, 5, 8, 64}) {
-        ASSERT_EQ(product(threads), whole) << shape.rows << "x" << shape.columns << "x" << inner << " " << threads;
-        ASSERT_EQ(symmetric(threads, Transpose::kNo), wide) << shape.rows << "x" << inner << " " << threads;
-        ASSERT_EQ(symmetric(threads, Transpose::kYes), tall) << shape.rows << "x" << inner << " " << threads;
+      for (const int strips : {2, 3, 5, 8, 64}) {
+        ASSERT_EQ(product(strips), whole) << shape.rows << "x" << shape.columns << "x" << inner << " " << strips;
+        ASSERT_EQ(symmetric(strips, Transpose::kNo), wide) << shape.rows << "x" << inner << " " << strips;
+        ASSERT_EQ(symmetric(strips, Transpose::kYes), tall) << shape.rows << "x" << inner << " " << strips;
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -81,8 +82,10 @@ class Group {
   // product(m) on every matrix.
   template <typename F>
   void multiply(const F& product) const {
+    // As few strips as give every thread the same number of them.
     const int threads = pool_ == nullptr ? 1 : pool_->threads();
-    each(tasks(product(0), threads), [&](int64_t m, int64_t task) { cpu::run(product(m), threads, task); });
+    const int strips = threads / std::gcd(threads, static_cast<int>(matrices_.size()));
+    each(tasks(product(0), strips), [&](int64_t m, int64_t task) { cpu::run(product(m), strips, task); });
   }
 
   void normalize() {

@@ -53,7 +53,7 @@ Operand from_column(Operand o, int64_t column) {
 constexpr int64_t kStripUnit = 48;
 constexpr int64_t kLeastStrip = 96;
 
-int64_t strips(int64_t size, int threads) { return std::clamp<int64_t>(size / kLeastStrip, 1, threads); }
+int64_t strips_of(int64_t size, int strips) { return std::clamp<int64_t>(size / kLeastStrip, 1, strips); }
 
 int64_t round_to_unit(double size) { return std::llround(size / kStripUnit) * kStripUnit; }
 
@@ -96,10 +96,10 @@ void combine_and_mirror(const SymmetricProduct& p, int64_t begin, int64_t end) {
 
 }  // namespace
 
-int64_t tasks(const SymmetricProduct& product, int threads) { return strips(product.n, threads); }
+int64_t tasks(const SymmetricProduct& product, int strips) { return strips_of(product.n, strips); }
 
-void run(const SymmetricProduct& p, int threads, int64_t task) {
-  const int64_t count = tasks(p, threads);
+void run(const SymmetricProduct& p, int strips, int64_t task) {
+  const int64_t count = tasks(p, strips);
   const int64_t begin = triangle_strip(p.n, count, task);
   const int64_t end = triangle_strip(p.n, count, task + 1);
   if (begin == end) return;
@@ -114,13 +114,13 @@ double flops(const SymmetricProduct& p) {
   return static_cast<double>(p.n) * static_cast<double>(p.n + 1) * static_cast<double>(p.inner);
 }
 
-int64_t tasks(const Product& p, int threads) { return strips(std::max(p.rows, p.columns), threads); }
+int64_t tasks(const Product& p, int strips) { return strips_of(std::max(p.rows, p.columns), strips); }
 
-void run(const Product& p, int threads, int64_t task) {
+void run(const Product& p, int strips, int64_t task) {
   // Across the longer side: the operand that all strips read, and pack, is the smaller one.
   const bool tall = p.rows >= p.columns;
   const int64_t longer = tall ? p.rows : p.columns;
-  const int64_t count = tasks(p, threads);
+  const int64_t count = tasks(p, strips);
   const int64_t begin = even_strip(longer, count, task);
   const int64_t size = even_strip(longer, count, task + 1) - begin;
   if (size == 0) return;

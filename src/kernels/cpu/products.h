@@ -29,9 +29,9 @@ struct SymmetricProduct {
   float* c = nullptr;
 };
 
-// Tasks of about equal size, no more than threads; any thread may run any.
-int64_t tasks(const SymmetricProduct& product, int threads);
-void run(const SymmetricProduct& product, int threads, int64_t task);
+// Tasks of about equal size: `strips` of them, or fewer where those would be too narrow.
+int64_t tasks(const SymmetricProduct& product, int strips);
+void run(const SymmetricProduct& product, int strips, int64_t task);
 double flops(const SymmetricProduct& product);  // of the triangle
 
 // C = A B, rows x columns, contiguous.
@@ -44,8 +44,8 @@ struct Product {
   float* c = nullptr;
 };
 
-int64_t tasks(const Product& product, int threads);
-void run(const Product& product, int threads, int64_t task);
+int64_t tasks(const Product& product, int strips);
+void run(const Product& product, int strips, int64_t task);
 double flops(const Product& product);
 
 }  // namespace muster::kernels::cpu
