@@ -138,9 +138,7 @@ void Executor::average(const Program& program, const StepInput& input, Communica
     sum_replicas(run, w);
     const auto* const sums = reinterpret_cast<const float*>(part(run, w));
     for (const OwnerMomentumStep& step : run.wave(w).owner_momentum) visit(step.parameter, sums + step.sum, step.count);
-    for (const RangeStep& step : run.wave(w).ranges) {
-      if (step.sum >= 0) visit(step.parameter, sums + step.sum, step.count);
-    }
+    for (const RangeStep& step : run.wave(w).summed_ranges) visit(step.parameter, sums + step.sum, step.count);
   }
   in_flight_.clear();
 }
@@ -246,10 +244,7 @@ void Executor::pack(const Run& run, std::span<const PackStep> steps, std::byte* 
 
 void Executor::compute(const Run& run, size_t w) {
   const WaveProgram& wave = run.wave(w);
-  const auto is_local = [](const RangeStep& range) { return range.sum < 0; };
-  std::vector<RangeStep> ranges;
-  std::copy_if(wave.ranges.begin(), wave.ranges.end(), std::back_inserter(ranges), is_local);
-  update(run, w, ranges);
+  update(run, w, wave.ranges);
   poll();
   for (const HomeBatch& batch : wave.home) orthogonalize(run, w, batch);
   land(run, in_flight_[w].in, w, Stage::kWaitIn, "in");
@@ -274,9 +269,7 @@ void Executor::compute(const Run& run, size_t w) {
         {&block, 1});
     ++recorder_.stats.kernels;
   }
-  ranges.clear();
-  std::copy_if(wave.ranges.begin(), wave.ranges.end(), std::back_inserter(ranges), std::not_fn(is_local));
-  update(run, w, ranges);
+  update(run, w, wave.summed_ranges);
   for (const OwnedBatch& batch : wave.owned) orthogonalize(run, w, batch);
   apply(run, wave.apply_first, part(run, w));
 }

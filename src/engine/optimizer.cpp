@@ -69,6 +69,8 @@ class Optimizer::Impl {
       : problem_(std::move(problem)),
         options_(std::move(options)),
         communicator_(&communicator),
+        rank_(communicator.rank()),
+        ranks_(communicator.size()),
         memory_(std::move(memory)) {
     std::string refusal;
     try {
@@ -149,6 +151,8 @@ class Optimizer::Impl {
   engine::StateSlice find_state(const std::string& name);
 
   Communicator* communicator_;
+  const int32_t rank_;
+  const int32_t ranks_;
   std::vector<ParameterMemory> memory_;
   std::vector<int32_t> group_of_;
   std::optional<plan::Catalog> catalog_;
@@ -162,9 +166,8 @@ class Optimizer::Impl {
 
 void Optimizer::Impl::build() {
   muster::validate(problem_);
-  if (communicator_->size() != problem_.ranks) {
-    throw InvalidArgument(
-        fmt::format("a problem of {} ranks on a communicator of {}", problem_.ranks, communicator_->size()));
+  if (ranks_ != problem_.ranks) {
+    throw InvalidArgument(fmt::format("a problem of {} ranks on a communicator of {}", problem_.ranks, ranks_));
   }
   if (options_.momentum == Dtype::kF16) throw InvalidArgument("momentum f16: expected f32 or bf16");
   if (problem_.wire == Dtype::kF16) throw InvalidArgument("wire f16: expected f32 or bf16");
@@ -176,10 +179,9 @@ void Optimizer::Impl::build() {
   catalog_.emplace(problem_);
   check_memory();
   plan_ = make_plan(problem_, options_.plan);
-  const int32_t rank = communicator_->rank();
-  state_.emplace(*catalog_, plan_, rank, options_.momentum, memory_);
+  state_.emplace(*catalog_, plan_, rank_, options_.momentum, memory_);
   const engine::Program& all =
-      programs_.emplace(std::vector<bool>{}, engine::compile(*catalog_, plan_, rank, group_of_, {}, *state_))
+      programs_.emplace(std::vector<bool>{}, engine::compile(*catalog_, plan_, rank_, group_of_, {}, *state_))
           .first->second;
   state_->allocate();
   kernels_ = kernels::make_cpu_kernels({options_.threads});
@@ -193,7 +195,6 @@ void Optimizer::Impl::check_memory() {
   if (memory_.size() != parameters) {
     throw InvalidArgument(fmt::format("memory for {} parameters, expected {}", memory_.size(), parameters));
   }
-  const int32_t rank = communicator_->rank();
   for (size_t p = 0; p < parameters; ++p) {
     const ParameterMemory& memory = memory_[p];
     const Parameter& parameter = problem_.parameters[p];
@@ -211,14 +212,14 @@ void Optimizer::Impl::check_memory() {
                          parameter.dtype == Dtype::kF32 ? "f32" : "bf16"));
     }
     const layout::Partition& partition = catalog_->partition(static_cast<int32_t>(p));
-    const int32_t position = partition.position_of(rank);
+    const int32_t position = partition.position_of(rank_);
     elements_.push_back(position < 0 ? 0 : partition.local_elements(position));
     replica_.push_back(position < 0 ? 0 : partition.replica(position));
     if (holds(p) && memory.weight == nullptr) {
-      refuse(fmt::format("no memory for the {} elements of rank {}", elements_[p], rank));
+      refuse(fmt::format("no memory for the {} elements of rank {}", elements_[p], rank_));
     }
     if (holds(p) && memory.extra == nullptr && engine::extra_bytes(memory.form) > 0) {
-      refuse(fmt::format("no {} on rank {}", memory.form == WeightForm::kBf16Master ? "master" : "mantissa", rank));
+      refuse(fmt::format("no {} on rank {}", memory.form == WeightForm::kBf16Master ? "master" : "mantissa", rank_));
     }
     group_of_.push_back(memory.group);
     Fingerprint key;
@@ -233,8 +234,8 @@ void Optimizer::Impl::check_memory() {
 
 // Throws on all ranks if there is a refusal on any.
 void Optimizer::Impl::refuse_together(const std::string& refusal) {
-  std::vector<int64_t> refused(static_cast<size_t>(communicator_->size()));
-  refused[communicator_->rank()] = refusal.empty() ? 0 : 1;
+  std::vector<int64_t> refused(static_cast<size_t>(ranks_));
+  refused[rank_] = refusal.empty() ? 0 : 1;
   communicator_->all_reduce(refused, ReduceOp::kMax, "check arguments")->wait();
   const auto first = std::find(refused.begin(), refused.end(), 1);
   if (first == refused.end()) return;
@@ -249,7 +250,7 @@ void Optimizer::Impl::refuse_together(const std::string& refusal) {
 // Ranks that plan different things would wait for messages nobody sends.
 void Optimizer::Impl::agree(const std::string& refusal) {
   refuse_together(refusal);
-  const auto ranks = static_cast<size_t>(communicator_->size());
+  const auto ranks = static_cast<size_t>(ranks_);
   Fingerprint all_options;
   all_options.add(plan_.hash);
   all_options.add(static_cast<int64_t>(options_.momentum));
@@ -285,7 +286,7 @@ void Optimizer::Impl::agree(const std::string& refusal) {
       if (others[r * prints.size() + p] == others[p]) continue;
       throw InvalidArgument(
           fmt::format("ranks disagree: parameter {} ('{}' on rank {}) is not the same on ranks 0 and {}", p,
-                      problem_.parameters[p].name, communicator_->rank(), r));
+                      problem_.parameters[p].name, rank_, r));
     }
   }
   throw InvalidArgument("ranks disagree: same parameters, but other options, cost tables or versions");
@@ -322,16 +323,13 @@ const engine::Program& Optimizer::Impl::program(const std::vector<bool>& active)
   const auto found = programs_.find(key);
   if (found != programs_.end()) return found->second;
   if (programs_.size() >= kMostPrograms) programs_.erase(std::prev(programs_.end()));  // the first one is everybody's
-  return programs_.emplace(key, engine::compile(*catalog_, plan_, communicator_->rank(), group_of_, key, *state_))
-      .first->second;
+  return programs_.emplace(key, engine::compile(*catalog_, plan_, rank_, group_of_, key, *state_)).first->second;
 }
 
 // One reduction: who refuses, who has other hyperparameters, and which gradients are there.
 std::vector<bool> Optimizer::Impl::agree_on_step(std::span<void* const> gradients, const StepOptions& options) {
   const size_t parameters = problem_.parameters.size();
   const size_t groups = options_.groups.size();
-  const int32_t rank = communicator_->rank();
-  const int32_t ranks = communicator_->size();
   const int64_t number = state_->steps + 1;
   std::vector<int64_t> words(kFixedWords + groups + 2 * parameters);
   std::string refusal;
@@ -350,11 +348,11 @@ std::vector<bool> Optimizer::Impl::agree_on_step(std::span<void* const> gradient
   } catch (const InvalidArgument& error) {
     refusal = error.what();
     words[kRefused] = 1;
-    words[kRefuser] = rank;
+    words[kRefuser] = rank_;
   }
-  words[kStepCheck] = ballot(muster::fingerprint(options, number), rank, ranks);
+  words[kStepCheck] = ballot(muster::fingerprint(options, number), rank_, ranks_);
   int64_t* const group_words = words.data() + kFixedWords;
-  for (size_t g = 0; g < groups; ++g) group_words[g] = ballot(engine::fingerprint(options_.groups[g]), rank, ranks);
+  for (size_t g = 0; g < groups; ++g) group_words[g] = ballot(engine::fingerprint(options_.groups[g]), rank_, ranks_);
   int64_t* const present = group_words + groups;
   int64_t* const replicas_differ = present + parameters;
   for (size_t p = 0; p < parameters && refusal.empty(); ++p) {
@@ -522,9 +520,9 @@ double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_
 }
 
 void Optimizer::Impl::reconnect(Communicator& communicator) {
-  if (communicator.rank() != communicator_->rank() || communicator.size() != communicator_->size()) {
+  if (communicator.rank() != rank_ || communicator.size() != ranks_) {
     throw InvalidArgument(fmt::format("reconnect: rank {} of {}, expected rank {} of {}", communicator.rank(),
-                                      communicator.size(), communicator_->rank(), communicator_->size()));
+                                      communicator.size(), rank_, ranks_));
   }
   executor_->abandon();
   communicator_ = &communicator;

@@ -384,9 +384,10 @@ class Compiler {
         const int64_t end = std::min(row + block.columns, first + count);
         if (begin >= end) continue;
         const int64_t index = block.index + i * block.index_stride + begin - row;
-        wave.ranges.push_back({parameter, begin, end - begin, index,
-                               state_.place_moments(parameter, begin, end - begin, index),
-                               sum == sums_.end() ? -1 : sum->second + begin - first});
+        (sum == sums_.end() ? wave.ranges : wave.summed_ranges)
+            .push_back({parameter, begin, end - begin, index,
+                        state_.place_moments(parameter, begin, end - begin, index),
+                        sum == sums_.end() ? -1 : sum->second + begin - first});
       }
     }
   }

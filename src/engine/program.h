@@ -148,9 +148,10 @@ struct WaveProgram {
   std::vector<OwnerMomentumStep> owner_momentum;
   std::vector<OwnedBatch> owned;
   std::vector<HomeBatch> home;
-  std::vector<RangeStep> ranges;       // AdamW and Lion
-  std::vector<ApplyStep> apply_first;  // to weights that are sent afterwards
-  std::vector<Span> zero_out;          // padding in messages out
+  std::vector<RangeStep> ranges;         // AdamW and Lion, from gradients that are here
+  std::vector<RangeStep> summed_ranges;  // and from averages
+  std::vector<ApplyStep> apply_first;    // to weights that are sent afterwards
+  std::vector<Span> zero_out;            // padding in messages out
   std::vector<CopyStep> stage_out;
   std::vector<WeightStep> weights_out;
   std::vector<Transfer> send_out;

@@ -189,6 +189,7 @@ class Builder {
       parameter.matrices = resolve_matrices(fields, parameter.shape, variables_, where);
     }
     parameter.output_dim = fields.output_dim.value_or(0);
+    parameter.scale_shape = fields.scale_shape.value_or(ScaleShape::kBlock);
     parameter.multiplier = fields.multiplier.value_or(1);
     bytes_ += footprint(parameter);
     if (bytes_ > options_.limits.parameter_bytes) {

@@ -149,6 +149,7 @@ void Fields::overlay(const Fields& other) {
   take(view, other.view);
   take(flatten, other.flatten);
   take(output_dim, other.output_dim);
+  take(scale_shape, other.scale_shape);
   take(multiplier, other.multiplier);
 }
 
@@ -191,6 +192,10 @@ Fields parse_fields(Members& members) {
   if (const Json* value = members.find("view")) fields.view = to_dims(*value, where, "view");
   fields.flatten = members.boolean("flatten");
   if (const auto dim = members.integer("output_dim", 0, 1)) fields.output_dim = static_cast<int>(*dim);
+  if (const Json* value = members.find("scale_shape")) {
+    fields.scale_shape = to_word<ScaleShape>(*value, where, "scale_shape",
+                                             {{"block", ScaleShape::kBlock}, {"parameter", ScaleShape::kParameter}});
+  }
   if (const Json* value = members.find("multiplier")) {
     fields.multiplier = to_number(*value, where, "multiplier");
     if (!(*fields.multiplier > 0)) fail("{}: 'multiplier' is {}; it must be above 0", where, shown(*value));

@@ -48,6 +48,7 @@ struct Fields {
   std::optional<std::vector<Dim>> view;
   std::optional<bool> flatten;
   std::optional<int> output_dim;
+  std::optional<ScaleShape> scale_shape;
   std::optional<double> multiplier;
 
   // What `other` says wins; placements are merged axis by axis.

@@ -1,4 +1,4 @@
-# Installs build/ into a fresh prefix, then builds and runs this folder's project against it.
+# Installs build/ into a fresh prefix, then builds and runs this folder's project against it, and the example.
 set(prefix ${work}/prefix)
 file(REMOVE_RECURSE ${work})
 
@@ -7,13 +7,28 @@ function(run)
 endfunction()
 
 run(${CMAKE_COMMAND} --install ${build} --prefix ${prefix} --config ${config})
-run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/build -G ${generator}
-  -DCMAKE_CXX_COMPILER=${compiler} -DCMAKE_BUILD_TYPE=${config} -DCMAKE_PREFIX_PATH=${prefix})
-run(${CMAKE_COMMAND} --build ${work}/build --config ${config})
+function(build_project source binary)
+  run(${CMAKE_COMMAND} -S ${source} -B ${binary} -G ${generator}
+    -DCMAKE_CXX_COMPILER=${compiler} -DCMAKE_BUILD_TYPE=${config} -DCMAKE_PREFIX_PATH=${prefix})
+  run(${CMAKE_COMMAND} --build ${binary} --config ${config})
+endfunction()
+build_project(${CMAKE_CURRENT_LIST_DIR} ${work}/build)
 
 execute_process(COMMAND ${work}/build/consumer COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE printed)
 message(STATUS "consumer printed: ${printed}")
 # Two ranks hold half each, so the one matrix travels to its owner and back.
 if(NOT printed MATCHES "^plan [0-9a-f]+, 2 collectives\n$")
   message(FATAL_ERROR "expected 'plan HASH, 2 collectives'")
+endif()
+
+# The example learns: the characters of that text alone have an entropy of more than 3 nats.
+find_program(mpirun mpirun)
+if(mpi AND mpirun)
+  build_project(${example} ${work}/example)
+  execute_process(COMMAND ${mpirun} --oversubscribe --allow-run-as-root -n 4 ${work}/example/train ${text}
+    COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE printed)
+  message(STATUS "example printed:\n${printed}")
+  if(NOT printed MATCHES "step 300  loss ([0-9.]+)" OR CMAKE_MATCH_1 GREATER 2)
+    message(FATAL_ERROR "expected a loss below 2 after 300 steps")
+  endif()
 endif()

@@ -51,7 +51,7 @@ TEST(ModelFile, CountsRanksByTheLargestOne) {
 TEST(ModelFile, ReadsEveryFieldOfAParameter) {
   const Parameter w = only(R"("name": "w", "shape": [8, 6], "dtype": "bf16", "grad_dtype": "f16", "algorithm": "muon",
       "norm_axis": "columns", "rows": [5, {"size": 3, "normuon": false, "norm_axis": "rows"}], "columns": [2, 4],
-      "output_dim": 1, "multiplier": 0.5)");
+      "output_dim": 1, "scale_shape": "parameter", "multiplier": 0.5)");
   EXPECT_EQ(w.dtype, Dtype::kBf16);
   EXPECT_EQ(w.grad_dtype, Dtype::kF16);
   EXPECT_EQ(w.algorithm, Algorithm::kMuon);
@@ -59,6 +59,7 @@ TEST(ModelFile, ReadsEveryFieldOfAParameter) {
   EXPECT_EQ(w.matrices.rows, (std::vector<Block>{{5, {}, {}}, {3, false, NormAxis::kRows}}));
   EXPECT_EQ(w.matrices.columns, (std::vector<Block>{{2, {}, {}}, {4, {}, {}}}));
   EXPECT_EQ(w.output_dim, 1);
+  EXPECT_EQ(w.scale_shape, ScaleShape::kParameter);
   EXPECT_EQ(w.multiplier, 0.5);
 }
 

@@ -1,0 +1,504 @@
+#include "muster/optimizer.h"
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/step_scale.h"
+#include "muster/error.h"
+#include "reference/reference.h"
+#include "support/problems.h"
+#include "support/training.h"
+
+namespace muster {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+
+test::Training training(Problem problem) {
+  test::Training t;
+  t.problem = std::move(problem);
+  t.gradient = [](int32_t, size_t p, int64_t element, int step) {
+    return test::made_up(p, element, 100 + static_cast<uint64_t>(step));
+  };
+  return t;
+}
+
+std::vector<std::string> errors(const std::vector<test::RankMemory>& ranks) {
+  std::vector<std::string> out;
+  for (const test::RankMemory& rank : ranks) out.push_back(rank.error);
+  return out;
+}
+
+Problem two_parameters(int32_t ranks, Algorithm second = Algorithm::kAdamW) {
+  Problem problem = test::one_parameter({12, 10}, ranks, Algorithm::kNorMuon);
+  problem.parameters.push_back(problem.parameters[0]);
+  problem.parameters[1].name = "v";
+  problem.parameters[1].algorithm = second;
+  return problem;
+}
+
+void replicate(Problem& problem) {
+  for (Parameter& p : problem.parameters) p.layout.placements = {Placement::replicate()};
+}
+
+TEST(Optimizer, DoesWhatTheReferenceDoes) {
+  constexpr int64_t kRows = 24;
+  constexpr int64_t kColumns = 40;
+  for (const Algorithm algorithm : {Algorithm::kMuon, Algorithm::kNorMuon}) {
+    test::Training t = training(test::one_parameter({kRows, kColumns}, 1, algorithm));
+    t.problem.wire = Dtype::kF32;
+    t.options.groups[0].weight_decay = 0.1;
+    t.options.groups[0].decay = Decay::kCautious;
+
+    reference::MuonOptions options;
+    options.wire = reference::Wire::kF32;
+    for (const Coefficients::Step& step : t.options.groups[0].coefficients.steps) {
+      options.newton_schulz.steps.push_back({step.a, step.b, step.c});
+    }
+    options.newton_schulz.safety = t.options.groups[0].coefficients.safety;
+    options.normuon = algorithm == Algorithm::kNorMuon;
+    options.norm.axis = reference::Axis::kColumns;
+    options.apply = {0.02, kernels::step_scale(StepScale::kJordan, kRows, kColumns), 0.1, reference::Decay::kCautious};
+    reference::MuonState state;
+    state.momentum.assign(kRows * kColumns, 0);
+    state.variance.assign(kColumns, 0);
+    reference::Matrix weight{kRows, kColumns, {}};
+    for (int64_t i = 0; i < kRows * kColumns; ++i) weight.data.push_back(static_cast<double>(test::made_up(0, i, 1)));
+    for (int step = 0; step < t.steps; ++step) {
+      reference::Matrix grad{kRows, kColumns, {}};
+      for (int64_t i = 0; i < kRows * kColumns; ++i) {
+        grad.data.push_back(static_cast<double>(t.gradient(0, 0, i, step)));
+      }
+      reference::muon_step(options, grad, state, weight);
+    }
+
+    const test::RankMemory rank = test::train(t)[0];
+    ASSERT_EQ(rank.error, "");
+    const auto* const weights = reinterpret_cast<const float*>(rank.weights[0].data());
+    // Three steps of 0.02 with entries up to about 1: f32 products of length 40, amplified some 50 times by five steps
+    // of a polynomial whose first slope is 8, stay below 1e-5.
+    for (size_t i = 0; i < weight.data.size(); ++i) ASSERT_NEAR(weights[i], weight.data[i], 1e-5) << "element " << i;
+  }
+}
+
+TEST(Optimizer, NamesTheParameterThatRanksDisagreeOn) {
+  test::Training t = training(two_parameters(2));
+  std::vector<std::string> said(2);
+  auto communicators = make_local_communicators(2, {std::chrono::seconds(10)});
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> mine = std::move(communicators[r]);
+      Problem problem = t.problem;
+      if (r == 1) problem.parameters[1].multiplier = 2;
+      std::vector<float> memory(60);
+      try {
+        Optimizer optimizer(problem, {}, *mine, {{memory.data()}, {memory.data()}});
+      } catch (const InvalidArgument& error) {
+        said[r] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(said, Each(HasSubstr("parameter 1 ('v'")));
+}
+
+TEST(Optimizer, RefusesMemoryThatDoesNotFitOnEveryRank) {
+  const auto said = [](const std::function<void(int32_t, std::vector<ParameterMemory>&, OptimizerOptions&)>& spoil) {
+    std::vector<std::string> out(2);
+    auto communicators = make_local_communicators(2, {std::chrono::seconds(10)});
+    std::vector<std::thread> threads;
+    for (int32_t r = 0; r < 2; ++r) {
+      threads.emplace_back([&, r] {
+        const std::unique_ptr<Communicator> mine = std::move(communicators[r]);
+        std::vector<float> memory(60);
+        std::vector<ParameterMemory> parameters{{memory.data()}, {memory.data()}};
+        OptimizerOptions options;
+        spoil(r, parameters, options);
+        try {
+          Optimizer optimizer(two_parameters(2), options, *mine, parameters);
+        } catch (const InvalidArgument& error) {
+          out[r] = error.what();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return out;
+  };
+  using Memory = std::vector<ParameterMemory>;
+  EXPECT_THAT(said([](int32_t r, Memory& m, OptimizerOptions&) {
+                if (r == 1) m.pop_back();
+              }),
+              Each(HasSubstr("memory for 1 parameters, expected 2")));
+  EXPECT_THAT(said([](int32_t r, Memory& m, OptimizerOptions&) {
+                if (r == 1) m[1].weight = nullptr;
+              }),
+              Each(HasSubstr("parameter 'v': no memory for the 60 elements of rank 1")));
+  EXPECT_THAT(said([](int32_t, Memory& m, OptimizerOptions&) { m[0].group = 1; }),
+              Each(HasSubstr("parameter 'w': group 1: expected 0 to 0")));
+  EXPECT_THAT(said([](int32_t, Memory& m, OptimizerOptions&) { m[0].form = WeightForm::kBf16; }),
+              Each(HasSubstr("parameter 'w': its form stores bf16, its dtype is f32")));
+  EXPECT_THAT(said([](int32_t, Memory&, OptimizerOptions& o) { o.groups[0].beta1 = 1; }),
+              Each(HasSubstr("beta1 1: expected 0 to below 1")));
+  EXPECT_THAT(said([](int32_t r, Memory&, OptimizerOptions& o) { o.seed = static_cast<uint64_t>(r); }),
+              Each(HasSubstr("ranks disagree: same parameters, but other options")));
+}
+
+TEST(Optimizer, RefusesReplicasThatStartFromDifferentWeights) {
+  Problem problem = two_parameters(2);
+  replicate(problem);
+  std::vector<std::string> said(2);
+  auto communicators = make_local_communicators(2, {std::chrono::seconds(10)});
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> mine = std::move(communicators[r]);
+      std::vector<float> w(120);
+      std::vector<float> v(120);
+      if (r == 1) v[119] = 1e-30F;
+      try {
+        Optimizer optimizer(problem, {}, *mine, {{w.data()}, {v.data()}});
+      } catch (const InvalidArgument& error) {
+        said[r] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(said, Each(HasSubstr("parameter 'v': replicas start from different weights")));
+}
+
+TEST(Optimizer, RefusesBadStepsOnEveryRankAndGoesOn) {
+  test::Training t = training(two_parameters(3));
+  t.steps = 1;
+  std::vector<std::vector<std::string>> said(3);
+  std::atomic<int> next = 0;
+  t.after = [&](Optimizer& optimizer) {
+    thread_local int rank = 0;
+    rank = next++;
+    std::vector<float> gradient(120);
+    std::vector<void*> pointers{gradient.data(), gradient.data()};
+    const auto attempt = [&](std::span<void* const> gradients, const StepOptions& options) {
+      try {
+        optimizer.step(gradients, options);
+        said[rank].push_back("");
+      } catch (const InvalidArgument& error) {
+        said[rank].push_back(error.what());
+      }
+    };
+    attempt(std::span(pointers).first(rank == 0 ? 1 : 2), {});
+    StepOptions options;
+    options.grad_scale = rank == 1 ? 2 : 1;
+    attempt(pointers, options);
+    optimizer.group(0).lr = rank == 2 ? 0.5 : 0.25;
+    attempt(pointers, {});
+    optimizer.group(0).lr = -1;
+    attempt(pointers, {});
+    optimizer.group(0).lr = 0.25;
+    attempt(pointers, {});
+    EXPECT_EQ(optimizer.steps(), 2);
+  };
+  EXPECT_THAT(errors(test::train(t)), Each(""));
+  for (const auto& one : said) {
+    ASSERT_EQ(one.size(), 5);
+    EXPECT_THAT(one[0], testing::AnyOf("step 2: 1 gradients, expected 2",
+                                       testing::MatchesRegex("step 2: rank [0-2] refused it")));
+    EXPECT_EQ(one[1], "step 2: ranks disagree on its options");
+    EXPECT_EQ(one[2], "step 2: ranks disagree on the hyperparameters of group 0");
+    EXPECT_EQ(one[3], "step 2: group 0: lr -1: expected a finite number, at least 0");
+    EXPECT_EQ(one[4], "");
+  }
+}
+
+TEST(Optimizer, RefusesToGoOnAfterAPeerIsGone) {
+  test::Training t = training(test::one_parameter({9, 9}, 3));
+  t.timeout = std::chrono::milliseconds(500);
+  t.steps = 2;
+  std::vector<std::string> second(3);
+  std::atomic<int> last = -1;
+  std::atomic<int> next = 0;
+  t.before_step = [&](Optimizer&, int step) {
+    if (step == 1 && next++ == 0) throw InvalidArgument("this rank leaves");
+  };
+  const std::vector<test::RankMemory> ranks = test::train(t);
+  int left = 0;
+  for (const test::RankMemory& rank : ranks) {
+    if (rank.error == "this rank leaves") {
+      ++left;
+    } else {
+      EXPECT_THAT(rank.error, HasSubstr("step 2 broke off"));
+    }
+  }
+  EXPECT_EQ(left, 1);
+}
+
+TEST(Optimizer, NeitherStepsNorSavesOnceBrokenUntilAStateIsImported) {
+  const Problem problem = test::one_parameter({9, 9}, 2);
+  auto first = make_local_communicators(2, {std::chrono::milliseconds(300)});
+  auto second = make_local_communicators(2, {std::chrono::seconds(10)});
+  std::vector<std::string> said;
+  const auto run = [&](size_t r) {
+    const size_t held = r == 0 ? 45 : 36;
+    std::vector<float> weights(held, 0.5F);
+    std::vector<float> gradient(held, 1.0F);
+    gradient[0] = 3;
+    std::vector<void*> pointers{gradient.data()};
+    Optimizer optimizer(problem, {}, *first[r], {{weights.data()}});
+    optimizer.step(pointers);
+    std::vector<StateTensor> state;
+    for (const StateInfo& info : optimizer.state()) state.push_back(optimizer.export_state(info.name));
+    const std::vector<float> kept = weights;
+    if (r == 0) {
+      const auto attempt = [&](const std::function<void()>& work) {
+        try {
+          work();
+          said.push_back("");
+        } catch (const CommError& error) {
+          said.push_back(error.what());
+        }
+      };
+      attempt([&] { optimizer.step(pointers); });
+      attempt([&] { optimizer.step(pointers); });
+      attempt([&] { optimizer.save("never"); });
+      attempt([&] { optimizer.export_state(":steps"); });
+    }
+    first[r].reset();
+    optimizer.reconnect(*second[r]);
+    if (r == 0) {
+      EXPECT_THROW(optimizer.step(pointers), CommError);
+    }
+    std::fill(weights.begin(), weights.end(), -7.0F);
+    optimizer.import_state(state);
+    EXPECT_EQ(weights, kept);
+    EXPECT_EQ(optimizer.step(pointers).step, 2);
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
+  ASSERT_EQ(said.size(), 4);
+  EXPECT_THAT(said, Each(HasSubstr("step 2 broke off")));
+}
+
+TEST(Optimizer, GroupsThatSitOutMoveNoBytes) {
+  test::Training t = training(two_parameters(2, Algorithm::kNorMuon));
+  t.options.groups.resize(2);
+  t.options.groups[1].every = 2;
+  t.group = [](size_t p) { return static_cast<int32_t>(p); };
+  t.steps = 4;
+  const std::vector<test::RankMemory> ranks = test::train(t);
+  ASSERT_THAT(errors(ranks), Each(""));
+  int64_t sent[4] = {};
+  for (const test::RankMemory& rank : ranks) {
+    for (int step = 0; step < 4; ++step) sent[step] += rank.stats[step].bytes_sent;
+  }
+  EXPECT_EQ(2 * sent[0], sent[1]);
+  EXPECT_EQ(sent[0], sent[2]);
+  EXPECT_EQ(sent[1], sent[3]);
+
+  // And a group alone that sits out leaves the wire silent.
+  t.problem.parameters.resize(1);
+  t.options.groups[0].every = 3;
+  for (const test::RankMemory& rank : test::train(t)) {
+    EXPECT_EQ(rank.error, "");
+    EXPECT_EQ(rank.stats[0].messages_sent + rank.stats[1].messages_sent + rank.stats[3].messages_sent, 0);
+  }
+}
+
+TEST(Optimizer, ParametersWithoutGradientsSitOut) {
+  test::Training t = training(two_parameters(2));
+  t.present = [](int32_t, size_t p, int) { return p == 0; };
+  for (const test::RankMemory& rank : test::train(t)) {
+    ASSERT_EQ(rank.error, "");
+    for (size_t i = 0; i < rank.elements[1].size(); ++i) {
+      EXPECT_EQ(reinterpret_cast<const float*>(rank.weights[1].data())[i], test::made_up(1, rank.elements[1][i], 1));
+    }
+    for (const StateTensor& state : rank.state) {
+      if (state.name != "v:updates") continue;
+      EXPECT_THAT(state.data, Each(std::byte{0}));
+    }
+  }
+}
+
+TEST(Optimizer, ReplicasThatDisagreeAboutAGradientAreAnError) {
+  test::Training t = training(two_parameters(3));
+  replicate(t.problem);
+  t.present = [](int32_t rank, size_t p, int step) { return step == 0 || p == 0 || rank == 1; };
+  EXPECT_THAT(errors(test::train(t)), Each(HasSubstr("step 2: parameter 'v': some replicas have a gradient")));
+  // With grad_sync they contribute nothing.
+  t.problem.grad_sync = true;
+  EXPECT_EQ(test::difference(t.problem, test::train(t), test::train(test::on_one_rank(t))[0]), "");
+}
+
+TEST(Optimizer, PoliciesForGradientsThatAreNotFinite) {
+  for (const bool infinite : {false, true}) {
+    test::Training t = training(two_parameters(2));
+    const float bad = infinite ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+    const auto spoilt = [](size_t p, int64_t element, int step) { return p == 1 && element == 77 && step == 1; };
+    const auto good = t.gradient;
+    t.gradient = [=](int32_t r, size_t p, int64_t element, int step) {
+      return spoilt(p, element, step) ? bad : good(r, p, element, step);
+    };
+    const auto with = [&](NonFinite policy) {
+      t.step_options = [policy](int) {
+        StepOptions options;
+        options.non_finite = policy;
+        return options;
+      };
+      return test::train(t);
+    };
+    EXPECT_THAT(errors(with(NonFinite::kError)),
+                Each("step 2: parameter 'v': its gradient is not finite on 1 of the ranks"));
+
+    const auto skipped = with(NonFinite::kSkipStep);
+    EXPECT_FALSE(skipped[0].stats[0].skipped);
+    EXPECT_TRUE(skipped[0].stats[1].skipped);
+    EXPECT_FALSE(skipped[0].stats[2].skipped);
+    test::Training two = t;
+    two.steps = 2;
+    two.step_options = nullptr;
+    two.gradient = [good](int32_t r, size_t p, int64_t element, int step) { return good(r, p, element, 2 * step); };
+    EXPECT_EQ(skipped[0].weights, test::train(two)[0].weights);
+
+    const auto zeroed = with(NonFinite::kZero);
+    test::Training zero = t;
+    zero.step_options = nullptr;
+    zero.gradient = [=](int32_t r, size_t p, int64_t element, int step) {
+      return spoilt(p, element, step) ? 0.0F : good(r, p, element, step);
+    };
+    EXPECT_EQ(test::difference(t.problem, zeroed, test::train(test::on_one_rank(zero))[0]), "");
+
+    const auto ignored = with(NonFinite::kIgnore);
+    EXPECT_THAT(errors(ignored), Each(""));
+    const auto* const weights = reinterpret_cast<const float*>(ignored[1].weights[1].data());
+    EXPECT_FALSE(std::isfinite(weights[77 - 60]));
+  }
+}
+
+TEST(Optimizer, ClipsByTheNormOfAllGradients) {
+  test::Training t = training(two_parameters(3));
+  double norm = 0;
+  for (size_t p = 0; p < 2; ++p) {
+    for (int64_t i = 0; i < 120; ++i) norm += std::pow(static_cast<double>(t.gradient(0, p, i, 0)), 2);
+  }
+  norm = std::sqrt(norm);
+  t.steps = 1;
+  t.step_options = [](int) {
+    StepOptions options;
+    options.max_grad_norm = 0.75;
+    return options;
+  };
+  double asked = 0;
+  t.before = [&](Optimizer& optimizer) {
+    std::vector<float> none(120);
+    std::vector<void*> pointers{none.data(), nullptr};
+    asked = optimizer.grad_norm(pointers);
+  };
+  const auto clipped = test::train(t);
+  ASSERT_THAT(errors(clipped), Each(""));
+  EXPECT_EQ(asked, 0);
+  EXPECT_NEAR(clipped[0].stats[0].grad_norm, norm, 1e-12 * norm);
+  EXPECT_NEAR(clipped[0].stats[0].clip, 0.75 / norm, 1e-5);
+  // A gradient scaled beforehand does the same, up to the rounding of that scaling.
+  test::Training scaled = t;
+  scaled.before = nullptr;
+  scaled.step_options = [&](int) {
+    StepOptions options;
+    options.grad_scale = clipped[0].stats[0].clip;
+    return options;
+  };
+  EXPECT_EQ(test::train(scaled)[0].weights, clipped[0].weights);
+}
+
+TEST(Optimizer, TheScaleOfAStepIsTheParametersOrTheBlocks) {
+  Problem problem = test::one_parameter({16, 4}, 1, Algorithm::kMuon);
+  problem.wire = Dtype::kF32;
+  problem.parameters[0].matrices.rows = {{4, {}, {}}, {4, {}, {}}, {4, {}, {}}, {4, {}, {}}};
+  const auto changed = [&] {
+    test::Training t = training(problem);
+    t.steps = 1;
+    const test::RankMemory rank = test::train(t)[0];
+    EXPECT_EQ(rank.error, "");
+    return reinterpret_cast<const float*>(rank.weights[0].data())[0] - test::made_up(0, 0, 1);
+  };
+  const float block = changed();
+  problem.parameters[0].scale_shape = ScaleShape::kParameter;
+  EXPECT_NEAR(changed() / block, 2, 1e-4);  // sqrt(16 / 4)
+  problem.parameters[0].output_dim = 1;
+  EXPECT_NEAR(changed() / block, 1, 1e-4);
+}
+
+TEST(Optimizer, ReportsWhatAStepDid) {
+  test::Training t = training(two_parameters(2));
+  t.step_options = [](int) {
+    StepOptions options;
+    options.trace = true;
+    options.parameter_stats = true;
+    return options;
+  };
+  std::atomic<int> exchanges = 0;
+  t.after = [&](Optimizer& optimizer) {
+    EXPECT_GT(optimizer.scratch_bytes(), 0);
+    int64_t last = 0;
+    for (const TraceEvent& event : optimizer.trace()) {
+      EXPECT_LE(event.begin_ns, event.end_ns);
+      exchanges += event.exchange ? 1 : 0;
+      if (event.exchange) continue;
+      EXPECT_GE(event.begin_ns, last) << event.name << ": stages do not overlap";
+      last = event.end_ns;
+    }
+  };
+  const auto ranks = test::train(t);
+  ASSERT_THAT(errors(ranks), Each(""));
+  EXPECT_GT(exchanges, 0);
+  for (const test::RankMemory& rank : ranks) {
+    const StepStats& stats = rank.stats.back();
+    EXPECT_EQ(stats.step, 3);
+    EXPECT_LE(std::accumulate(stats.stage_ns.begin(), stats.stage_ns.end(), int64_t{0}), stats.total_ns);
+    EXPECT_GT(stats.kernels, 0);
+    ASSERT_EQ(stats.parameters.size(), 2);
+    double square = 0;
+    for (int64_t i = 0; i < 120; ++i) square += std::pow(static_cast<double>(t.gradient(0, 1, i, 2)), 2);
+    EXPECT_NEAR(stats.parameters[1].grad_norm, std::sqrt(square), 1e-9);
+    // AdamW's third step moves every element by about lr.
+    EXPECT_NEAR(stats.parameters[1].update_rms, 0.02, 0.015);
+  }
+}
+
+TEST(Optimizer, NamesWhatIsWrongWithImportedState) {
+  test::Training t = training(two_parameters(2));
+  t.after = [](Optimizer& optimizer) {
+    const auto said = [&](StateTensor tensor) {
+      try {
+        optimizer.import_state({&tensor, 1});
+      } catch (const InvalidArgument& error) {
+        return std::string(error.what());
+      }
+      return std::string();
+    };
+    StateTensor momentum = optimizer.export_state("w:momentum");
+    EXPECT_EQ(said(momentum), "");
+    StateTensor wrong = momentum;
+    wrong.name = "x:momentum";
+    EXPECT_EQ(said(wrong), "state \"x:momentum\": there is none of that name");
+    wrong = momentum;
+    wrong.shape = {10, 12};
+    EXPECT_EQ(said(wrong), "state \"w:momentum\": shape [10, 12], expected [12, 10]");
+    wrong = momentum;
+    wrong.data.pop_back();
+    EXPECT_EQ(said(wrong), "state \"w:momentum\": 479 bytes, expected 480");
+    wrong = momentum;
+    wrong.type = StateType::kBf16;
+    EXPECT_EQ(said(wrong), "state \"w:momentum\": stored in another type than here");
+    EXPECT_THROW(optimizer.export_state("w:first"), InvalidArgument);
+  };
+  EXPECT_THAT(errors(test::train(t)), Each(""));
+}
+
+}  // namespace
+}  // namespace muster
