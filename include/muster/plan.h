@@ -87,9 +87,9 @@ struct PlanSummary {
     int64_t bytes_sent = 0;
     int64_t bytes_received = 0;
     int64_t messages_sent = 0;
-    int64_t scratch_bytes = 0;
-    int32_t matrices = 0;  // owned, zero matrices included
-    int64_t elements = 0;  // of elementwise parameters on replicated storage, updated here for all replicas
+    int64_t scratch_bytes = 0;  // upper bound of what an engine allocates beside state: arena and workspace
+    int32_t matrices = 0;       // owned, zero matrices included
+    int64_t elements = 0;       // of elementwise parameters on replicated storage, updated here for all replicas
     int64_t total_ns() const { return compute_ns + exchange_ns; }
   };
   struct WaveTotal {

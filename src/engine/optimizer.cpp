@@ -188,6 +188,11 @@ void Optimizer::Impl::build() {
   const int64_t cap = options_.plan.strategy == Strategy::kGlobal ? options_.plan.scratch_bytes : 0;
   executor_.emplace(*catalog_, memory_, options_.groups, group_of_, options_.seed, options_.momentum, cap, *kernels_,
                     *state_, recorder_, all);
+  // The table says how wide the kernels compute, and with it what the plan counts on.
+  if (cap > 0 && executor_->scratch_bytes() > cap) {
+    throw InvalidArgument(fmt::format("scratch_bytes {}: rank {} needs {}; cost table '{}' is for another device", cap,
+                                      rank_, executor_->scratch_bytes(), options_.plan.cost.device));
+  }
 }
 
 void Optimizer::Impl::check_memory() {

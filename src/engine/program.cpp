@@ -6,16 +6,15 @@
 
 #include "muster/error.h"
 #include "plan/exchange.h"
+#include "plan/scratch.h"
 
 namespace muster::engine {
 
 namespace {
 
-constexpr int64_t kAlign = 64;
-constexpr int64_t kF32Bytes = 4;
-constexpr size_t kInFlight = 3;
-
-int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+using plan::aligned;
+using plan::kSlots;
+using plan::kSumBytes;
 
 // Where blocks lie if they are stored one after the other: `second` from `at` onwards.
 std::vector<Block> dense(std::vector<Block> blocks, int64_t at = 0) {
@@ -231,7 +230,7 @@ class Compiler {
 
   // Where the averaged gradients of a matrix or a range come together, once.
   void place_sums(WaveProgram& wave, const plan::Exchange& in) {
-    int64_t sum = wave.bytes / kF32Bytes;
+    int64_t sum = wave.bytes / kSumBytes;
     const int64_t first = sum;
     const auto place = [&](const plan::Segment& segment) {
       if (!averages(segment)) return;
@@ -249,7 +248,7 @@ class Compiler {
     for (const plan::Message& message : in.receives) {
       for (const plan::Segment& segment : message.segments) place(segment);
     }
-    const int64_t bytes = (sum - first) * kF32Bytes;
+    const int64_t bytes = (sum - first) * kSumBytes;
     if (bytes > 0) wave.sums.push_back({take(wave, bytes), bytes});
   }
   static std::pair<int32_t, int64_t> sum_key(const plan::Segment& segment) {
@@ -294,7 +293,7 @@ class Compiler {
       if (zero.owner != rank_ || !is_active(catalog_.parameter_of(zero.like))) continue;
       const plan::Matrix& m = catalog_.class_at(zero.like).matrix;
       OwnedMatrix& mine = own(zero.like, clear(wave, m.elements() * wire_));
-      if (m.normuon) mine.spare = clear(wave, std::max(m.rows, m.columns) * kF32Bytes);
+      if (m.normuon) mine.spare = clear(wave, std::max(m.rows, m.columns) * kSumBytes);
     }
     for (auto& [key, batch] : batches) wave.owned.push_back(std::move(batch));
   }
@@ -417,16 +416,16 @@ class Compiler {
   }
 
   void lay_out_arena() {
-    std::vector<int64_t> slot(kInFlight);
+    std::vector<int64_t> slot(kSlots);
     for (size_t w = 0; w < program_.waves.size(); ++w) {
-      slot[w % kInFlight] = std::max(slot[w % kInFlight], program_.waves[w].bytes);
+      slot[w % kSlots] = std::max(slot[w % kSlots], program_.waves[w].bytes);
     }
-    std::vector<int64_t> start(kInFlight);
-    for (size_t s = 0; s < kInFlight; ++s) {
+    std::vector<int64_t> start(kSlots);
+    for (size_t s = 0; s < kSlots; ++s) {
       start[s] = program_.arena_bytes;
       program_.arena_bytes += slot[s];
     }
-    for (size_t w = 0; w < program_.waves.size(); ++w) program_.wave_offsets.push_back(start[w % kInFlight]);
+    for (size_t w = 0; w < program_.waves.size(); ++w) program_.wave_offsets.push_back(start[w % kSlots]);
   }
 
   const plan::Catalog& catalog_;

@@ -195,6 +195,11 @@ void Partition::check_flat_sizes(std::string_view name) const {
   }
 }
 
+int32_t Partition::first_replica(int32_t position) const {
+  for (const Axis& axis : replicate_axes_) position -= position / axis.stride % axis.size * axis.stride;
+  return position;
+}
+
 bool Partition::is_only_flat() const {
   return is_flat() && std::all_of(dims_.begin(), dims_.end(), [](const Dim& dim) { return dim.pieces.size() == 1; });
 }

@@ -37,6 +37,7 @@ class Partition {
   // Positions that hold the same elements differ in their replica alone.
   int32_t replicas() const { return replicas_; }
   int32_t replica(int32_t position) const { return mixed_radix(replicate_axes_, position); }
+  int32_t first_replica(int32_t position) const;  // the position in replica 0 that holds the same elements
 
   // One interval of one of the pieces that a dimension is cut into; all of them, ascending. A piece may have several
   // (split_factor) or none (an empty shard).

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 
 #include "plan/messages.h"
+#include "plan/scratch.h"
 #include "plan/shares.h"
 #include "plan/tally.h"
 #include "plan/wide.h"
@@ -29,6 +31,7 @@ class Flow {
     int64_t sent_ns = 0;
     int64_t received_ns = 0;
     int64_t messages = 0;  // sent
+    int64_t messages_received = 0;
     int64_t start_ns = 0;  // of the exchange and its messages
     int64_t ns = 0;        // the rank's part in it
   };
@@ -41,6 +44,7 @@ class Flow {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       Rank& rank = ranks_[r];
       rank.messages = sent[r];
+      rank.messages_received = received[r];
       if (rank.sent + rank.received == 0) continue;
       rank.start_ns = cost_.table().exchange_ns + cost_.table().message_ns * std::max(sent[r], received[r]);
       rank.ns = rank.start_ns + std::max(rank.sent_ns, rank.received_ns);
@@ -66,8 +70,6 @@ class Flow {
   std::vector<Rank> ranks_;
 };
 
-// Three waves are in flight: one computes, the next arrives, the last leaves.
-constexpr size_t kInFlight = 3;
 constexpr size_t kDirections = 2;
 
 class Accountant {
@@ -82,11 +84,14 @@ class Accountant {
         out_(cost, count_),
         work_(count_),
         elementwise_ns_(cost.held_elementwise_ns()),
-        buffers_(kInFlight, std::vector<int64_t>(count_)),
-        window_(count_),
+        slots_(count_),
         workspace_(count_),
         links_(count_) {
     summary_.ranks.resize(count_);
+    for (const std::vector<int32_t>& family : plan.families) {
+      family_spreads_.push_back(0);
+      for (const int32_t p : family) family_spreads_.back() |= catalog.spread(p);
+    }
   }
 
   PlanSummary run() {
@@ -107,9 +112,10 @@ class Accountant {
   // What a rank does in a wave beside sending.
   struct Work {
     int64_t compute = 0;
-    int64_t assembled = 0;   // matrices that came from elsewhere
-    int64_t staged_in = 0;   // messages to owners and from holders
-    int64_t staged_out = 0;  // messages back
+    int64_t assembled = 0;  // bytes of matrices put together here
+    int64_t sums = 0;       // elements summed over replicas
+    Spreads sends = 0;      // of what goes out
+    int64_t repeated = 0;   // bytes that go out in messages that are staged for another replica already
   };
 
   void add_wave(int32_t w, const std::vector<int32_t>& matrices) {
@@ -121,6 +127,7 @@ class Accountant {
     std::map<int32_t, Batch> batches;
     for (const int32_t j : matrices) ++batches[catalog_.class_of(j)][plan_.owner[j]].real;
     for (const ZeroMatrix& zero : wave.zeros) ++batches[catalog_.class_of(zero.like)][zero.owner].zero;
+    note_spreads(w, batches);
     for (const auto& [c, batch] : batches) {
       if (wave.transport == Transport::kRagged || wave.transport == Transport::kPadded) {
         add_owned(c, batch, wave.transport == Transport::kPadded);
@@ -130,6 +137,37 @@ class Accountant {
     }
     add_shares(w);
     close_wave(w, matrices, wave);
+  }
+
+  // Whether nothing of a matrix travels.
+  bool is_home(const MatrixClass& c, int32_t owner) const {
+    const std::vector<Holder>& holders = catalog_.holder_set(c).holders;
+    return holders.size() == 1 && holders[0].rank == owner;
+  }
+
+  // What each rank sends out in a wave. In gathers, replicas of one shard get different messages from one rank.
+  void note_spreads(int32_t w, const std::map<int32_t, Batch>& batches) {
+    const Transport transport = plan_.waves[w].transport;
+    const bool gathers = transport == Transport::kGather || transport == Transport::kGatherReduce;
+    for (Work& work : work_) work.sends = gathers ? ~Spreads{0} : 0;
+    for (const auto& [index, batch] : batches) {
+      const MatrixClass& c = catalog_.classes()[index];
+      for (const auto& [rank, owned] : batch) {
+        if (!is_home(c, rank)) work_[rank].sends |= c.spreads;
+      }
+    }
+    for (const ElementShare& share : plan_.shares) {
+      for (size_t i = 0; i < share.ranks.size(); ++i) {
+        if (share_in_wave(plan_, share, i, w).size() == 0) continue;
+        work_[share.ranks[i]].sends |= family_spreads_[share.family];
+      }
+    }
+  }
+
+  // A rank sends `bytes` to all replicas of something, of which `distinct` differ. Replicas get equal messages, which
+  // are staged once, unless the rank also sends them something of which they hold different parts.
+  void send_out(int32_t rank, Spreads spreads, int64_t bytes, int64_t distinct) {
+    if (catalog_.replicas_alike(spreads, work_[rank].sends)) work_[rank].repeated += bytes - distinct;
   }
 
   // To the owner and back.
@@ -163,13 +201,9 @@ class Accountant {
       out_.send(rank, count * (elements.node(node) - held) * c.out_bytes, count * to_far * c.out_bytes);
       orthogonalize(rank, index, count);
       work_[rank].compute += owned.real * cost_.owner_elementwise_ns(c);
-      const bool home = set.holders.size() == 1 && mine != nullptr;
-      if (!home) {
-        work_[rank].assembled += count * c.matrix.elements() * c.assembled_bytes();
-        work_[rank].staged_in += count * (from - held) * c.in_bytes;
-        // Replicas get the same bytes: they are staged once.
-        work_[rank].staged_out += count * elements.replica(replica) * c.out_bytes;
-      }
+      if (!is_home(c, rank)) assemble(rank, c, owned);
+      const int64_t out = count * c.out_bytes;
+      if (set.replicas > 1) send_out(rank, c.spreads, out * (elements.all() - held), out * elements.replica(replica));
     }
     std::vector<int32_t> holders;
     std::map<int32_t, std::vector<int32_t>> holders_by_replica;
@@ -197,11 +231,9 @@ class Accountant {
       out_.padding += ((back_near + back_far) * pad + (nil_near + nil_far) * sent(h)) * c.out_bytes;
 
       if (!c.all_replicas) {
-        work_[h.rank].staged_in += (real_near + real_far + zero_near + zero_far) * width;
         work_[h.rank].compute += cost_.memory_ns(real.replica(h.replica) * h.elements * kMomentumBytes);
       }
       if (!c.weights_back) work_[h.rank].compute += cost_.memory_ns(real.all() * h.elements * kApplyBytes);
-      work_[h.rank].staged_out += (back_near + nil_near + back_far + nil_far) * back;
       holders.push_back(h.rank);
       holders_by_replica[c.all_replicas ? 0 : h.replica].push_back(h.rank);
     }
@@ -238,8 +270,7 @@ class Accountant {
       in_.receive(h.rank, take_near * c.in_bytes, take_far * c.in_bytes);
       Work& work = work_[h.rank];
       work.compute += cost_.memory_ns(count * h.elements * (kMomentumBytes + kApplyBytes));
-      work.assembled += count * c.matrix.elements() * c.assembled_bytes();
-      work.staged_in += count * (rest + h.elements) * c.in_bytes;
+      if (set.holders.size() > 1) assemble(h.rank, c, {count, 0});
       const auto own = batch.find(h.rank);
       const int64_t mine = own == batch.end() ? 0 : own->second.real;
       if (!reduce) {
@@ -247,7 +278,6 @@ class Accountant {
         continue;
       }
       if (mine > 0) orthogonalize(h.rank, index, mine);
-      work.staged_out += count * (rest + peers * h.elements) * c.out_bytes;
       out_.send(h.rank, take_near * c.out_bytes, take_far * c.out_bytes);
       out_.padding += (count - mine) * rest * c.out_bytes;
       out_.receive(h.rank, give_near * c.out_bytes, give_far * c.out_bytes);
@@ -256,6 +286,12 @@ class Accountant {
       in_.pairs.add(ranks, ranks);
       if (reduce) out_.pairs.add(ranks, ranks);
     }
+  }
+
+  void assemble(int32_t rank, const MatrixClass& c, const Owned& owned) {
+    const int64_t bytes = aligned(c.matrix.elements() * byte_size(catalog_.problem().wire));
+    work_[rank].assembled += (owned.real + owned.zero) * bytes;
+    if (c.all_replicas) work_[rank].sums += owned.real * c.matrix.elements();
   }
 
   void add_shares(int32_t w) {
@@ -291,7 +327,8 @@ class Accountant {
         out_.send(rank, near * out_bytes, far * out_bytes);
         out_.receive(rank, rest_near * out_bytes, rest_far * out_bytes);
         work_[rank].compute += cost_.memory_ns(sizes[i] * update_bytes);
-        work_[rank].staged_in += (near + far) * in_bytes;
+        if (in_bytes > 0) work_[rank].sums += sizes[i];
+        send_out(rank, family_spreads_[share.family], (near + far) * out_bytes, sizes[i] * out_bytes);
         summary_.ranks[rank].elements += sizes[i];
       }
       std::vector<int32_t> ranks = share.ranks;
@@ -326,7 +363,6 @@ class Accountant {
     total.bytes_out = out_.close();
     total.collectives = (total.bytes_in > 0) + (total.bytes_out > 0);
     total.padding_bytes = in_.padding + out_.padding;
-    std::vector<int64_t>& buffers = buffers_[w % kInFlight];
     for (int32_t r = 0; r < count_; ++r) {
       Work& work = work_[r];
       work.compute += elementwise_in_wave(r, w);
@@ -344,13 +380,18 @@ class Accountant {
       total.in_ns = std::max(total.in_ns, in_.at(r).ns);
       total.compute_ns = std::max(total.compute_ns, work.compute);
       total.out_ns = std::max(total.out_ns, out_.at(r).ns);
-      // What was staged on the way in is free when the way out begins.
-      const int64_t bytes = work.assembled + std::max(work.staged_in, work.staged_out);
-      window_[r] += bytes - buffers[r];
-      buffers[r] = bytes;
-      rank.scratch_bytes = std::max(rank.scratch_bytes, window_[r]);
+      int64_t& slot = slots_[r][static_cast<size_t>(w) % kSlots];
+      slot = std::max(slot, wave_bytes(work, in_.at(r), out_.at(r)));
     }
     summary_.waves.push_back(total);
+  }
+
+  // What a wave takes of a rank's arena.
+  static int64_t wave_bytes(const Work& work, const Flow::Rank& in, const Flow::Rank& out) {
+    auto staged = [](const Flow::Rank& flow) {
+      return flow.sent + flow.received + kAlignment * (flow.messages + flow.messages_received);
+    };
+    return work.assembled + aligned(work.sums * kSumBytes) + std::max(staged(in), staged(out) - work.repeated);
   }
 
   int64_t elementwise_in_wave(int32_t rank, int32_t w) const {
@@ -366,7 +407,7 @@ class Accountant {
     int64_t sum = 0;
     for (int32_t r = 0; r < count_; ++r) {
       PlanSummary::Rank& rank = s.ranks[r];
-      rank.scratch_bytes += workspace_[r];
+      rank.scratch_bytes = std::accumulate(slots_[r].begin(), slots_[r].end(), workspace_[r]);
       // Waves overlap, so over a step a link is busy for the longer of what it sends and what it receives.
       for (const auto& [sent, received] : links_[r]) rank.exchange_ns += std::max(sent, received);
       s.bytes_sent_total += rank.bytes_sent;
@@ -404,8 +445,8 @@ class Accountant {
   Flow out_;
   std::vector<Work> work_;
   std::vector<int64_t> elementwise_ns_;
-  std::vector<std::vector<int64_t>> buffers_;  // of the waves in flight, a rank
-  std::vector<int64_t> window_;                // their sum
+  std::vector<Spreads> family_spreads_;
+  std::vector<std::array<int64_t, kSlots>> slots_;  // of a rank's arena
   std::vector<int64_t> workspace_;
   std::vector<std::array<std::pair<int64_t, int64_t>, kDirections>> links_;  // sent and received, in and out
   std::vector<std::pair<int32_t, int32_t>> started_;                         // rank and shape

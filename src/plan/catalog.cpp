@@ -33,6 +33,9 @@ void put(std::string& key, const std::vector<Block>& blocks) {
 // Of work on flat layouts that are cut along dims too, where every rank has to be looked at for every matrix.
 constexpr int64_t kMaxPairs = int64_t{1} << 27;
 
+// Ways to lie over the ranks that are told apart; a model has a few.
+constexpr size_t kMostSpreads = 31;
+
 auto tie(const MatrixClass& c) {
   return std::make_tuple(c.matrix.rows, c.matrix.columns, c.matrix.normuon, c.matrix.norm_axis, c.holder_set,
                          c.in_bytes, c.out_bytes, c.all_replicas, c.weights_back);
@@ -59,6 +62,21 @@ std::string kind_key(const Parameter& p) {
   put(key, p.matrices.rows);
   put(key, p.matrices.columns);
   return key;
+}
+
+std::vector<KindCount> count_kinds(const Catalog& catalog, const std::vector<int32_t>& parameters) {
+  std::map<int32_t, KindCount> kinds;
+  for (const int32_t p : parameters) ++kinds.try_emplace(catalog.kind_of(p), KindCount{p, 0}).first->second.number;
+  std::vector<KindCount> out;
+  for (const auto& [kind, count] : kinds) out.push_back(count);
+  return out;
+}
+
+bool Catalog::replicas_alike(Spreads these, Spreads others) const {
+  for (size_t bit = 0; bit < alike_.size(); ++bit) {
+    if ((these >> bit & 1) != 0 && (others & ~alike_[bit]) != 0) return false;
+  }
+  return true;
 }
 
 const Holder* HolderSet::find(int32_t rank) const {
@@ -89,6 +107,7 @@ class CatalogBuilder {
       c_.class_of_.insert(c_.class_of_.end(), classes.begin(), classes.end());
       c_.parameter_of_.insert(c_.parameter_of_.end(), classes.size(), static_cast<int32_t>(p));
     }
+    find_spreads();
   }
 
  private:
@@ -99,6 +118,41 @@ class CatalogBuilder {
     auto operator<=>(const CutPiece&) const = default;
   };
   using Cut = std::vector<CutPiece>;
+
+  // For every rank the first rank that holds the same of a kind; -1 if it holds nothing.
+  std::vector<int32_t> twins(const layout::Partition& partition) const {
+    std::vector<int32_t> twin(c_.problem_.ranks, -1);
+    for (int32_t p = 0; p < partition.positions(); ++p) {
+      if (partition.local_elements(p) > 0) twin[partition.rank(p)] = partition.rank(partition.first_replica(p));
+    }
+    return twin;
+  }
+
+  void find_spreads() {
+    const auto is_replicated = [](const Catalog::Kind& kind) { return kind.partition.replicas() > 1; };
+    if (std::none_of(c_.kinds_.begin(), c_.kinds_.end(), is_replicated)) return;
+    std::vector<std::vector<int32_t>> spreads;
+    for (Catalog::Kind& kind : c_.kinds_) {
+      if (!kind.grid && !is_replicated(kind)) continue;  // updated where it is
+      std::vector<int32_t> twin = twins(kind.partition);
+      size_t bit = std::find(spreads.begin(), spreads.end(), twin) - spreads.begin();
+      if (bit == spreads.size() && bit < kMostSpreads) spreads.push_back(std::move(twin));
+      kind.spread = Spreads{1} << std::min(bit, kMostSpreads);
+      for (const int32_t c : kind.classes) c_.classes_[c].spreads |= kind.spread;
+    }
+    // The bit past the last is for all the rest, which is like nothing.
+    c_.alike_.assign(kMostSpreads + 1, 0);
+    for (size_t a = 0; a < spreads.size(); ++a) {
+      for (size_t b = 0; b < spreads.size(); ++b) {
+        bool alike = true;
+        for (size_t r = 0; r < spreads[a].size() && alike; ++r) {
+          const int32_t twin = spreads[a][r];
+          alike = twin < 0 || spreads[b][r] == spreads[b][twin];
+        }
+        if (alike) c_.alike_[a] |= Spreads{1} << b;
+      }
+    }
+  }
 
   void add_kind(const Parameter& parameter) {
     const Mesh& mesh = c_.problem_.meshes[parameter.layout.mesh];

@@ -36,6 +36,9 @@ struct HolderSet {
   int32_t source_replica(int32_t owner) const;
 };
 
+// How kinds of parameters lie over the ranks: one bit for all kinds of which the same ranks hold the same.
+using Spreads = uint32_t;
+
 // Matrices that cost the same wherever they go.
 struct MatrixClass {
   Matrix matrix;
@@ -45,9 +48,7 @@ struct MatrixClass {
   int64_t out_bytes = 0;      // of one element on its way back
   bool all_replicas = false;  // every replica sends its raw gradient (grad_sync)
   bool weights_back = false;  // the owner holds the matrix whole and returns new weights, not updates
-
-  // Of one element while its owner has it: as it travelled, or a sum of replicas in f32.
-  int64_t assembled_bytes() const { return all_replicas ? byte_size(Dtype::kF32) : in_bytes; }
+  Spreads spreads = 0;        // of the kinds that it is part of
 };
 
 class Catalog {
@@ -78,11 +79,17 @@ class Catalog {
   const layout::Partition& partition(int32_t parameter) const { return kinds_[kind_of_[parameter]].partition; }
   const MatrixGrid& grid(int32_t parameter) const { return *kinds_[kind_of_[parameter]].grid; }
 
+  Spreads spread(int32_t parameter) const { return kinds_[kind_of_[parameter]].spread; }
+  // Whether any two ranks that hold the same shard of one of `these` hold the same of all `others`: who sends both of
+  // them all that they hold of these and others sends both the same.
+  bool replicas_alike(Spreads these, Spreads others) const;
+
  private:
   struct Kind {
     layout::Partition partition;
     std::optional<MatrixGrid> grid;  // none for elementwise parameters
     std::vector<int32_t> classes;    // of each matrix
+    Spreads spread = 0;              // a bit; none for what never travels, or if nothing has replicas
   };
   friend class CatalogBuilder;
 
@@ -94,7 +101,15 @@ class Catalog {
   std::vector<int32_t> parameter_of_;
   std::vector<MatrixClass> classes_;
   std::vector<HolderSet> holder_sets_;
+  std::vector<Spreads> alike_;  // by bit, those for which replicas_alike
 };
+
+// One parameter of each kind among these, and how many of the kind there are.
+struct KindCount {
+  int32_t example = 0;
+  int64_t number = 0;
+};
+std::vector<KindCount> count_kinds(const Catalog& catalog, const std::vector<int32_t>& parameters);
 
 // Equal for parameters whose elements lie alike and that are read as the same matrices.
 std::string kind_key(const Parameter& parameter);

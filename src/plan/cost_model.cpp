@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "plan/scratch.h"
 #include "plan/wide.h"
 
 namespace muster::plan {
@@ -24,6 +25,11 @@ int64_t orthogonalize_ns(const CostTable& table, const Matrix& m) {
   constexpr Wide kLongest = Wide{1} << 40;  // a quarter of an hour: sums over a model stay within 64 bits
   return static_cast<int64_t>(std::clamp(flops / static_cast<Wide>(gflops), Wide{1}, kLongest));
 }
+
+// What orthogonalizing takes beside matrices.
+constexpr int64_t kResultBytes = 4;  // of an element in f32
+constexpr int64_t kLineBytes = 16;
+constexpr int64_t kAlignments = 1024;  // of all buffers together
 
 }  // namespace
 
@@ -141,17 +147,14 @@ int64_t CostModel::owner_elementwise_ns(const MatrixClass& c) const {
 std::vector<int64_t> CostModel::held_elementwise_ns() const {
   const Problem& problem = catalog_.problem();
   std::vector<int64_t> ns(problem.ranks);
-  std::map<int32_t, std::pair<int32_t, int64_t>> kinds;  // a parameter of each kind, and how many there are
+  std::vector<int32_t> held_once;
   for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
     if (is_matrix_algorithm(problem.parameters[p].algorithm) || catalog_.partition(p).replicas() > 1) continue;
-    auto& [example, number] = kinds[catalog_.kind_of(p)];
-    example = p;
-    ++number;
+    held_once.push_back(p);
   }
-  for (const auto& [kind, entry] : kinds) {
-    const auto& [p, number] = entry;
-    const layout::Partition& partition = catalog_.partition(p);
-    const int64_t bytes = elementwise_bytes(problem.parameters[p].algorithm) * number;
+  for (const KindCount& kind : count_kinds(catalog_, held_once)) {
+    const layout::Partition& partition = catalog_.partition(kind.example);
+    const int64_t bytes = elementwise_bytes(problem.parameters[kind.example].algorithm) * kind.number;
     for (int32_t position = 0; position < partition.positions(); ++position) {
       ns[partition.rank(position)] += memory_ns(partition.local_elements(position) * bytes);
     }
@@ -160,9 +163,14 @@ std::vector<int64_t> CostModel::held_elementwise_ns() const {
 }
 
 int64_t CostModel::workspace_bytes(const Matrix& m) const {
-  // The update as it travels, two copies that the iteration alternates between, three matrices of the Gram side.
   const int64_t s = std::min(m.rows, m.columns);
-  return m.elements() * byte_size(catalog_.problem().wire) + (2 * m.elements() + 3 * s * s) * table_.compute_bytes;
+  const int64_t n = m.elements();
+  int64_t bytes = aligned(n * byte_size(catalog_.problem().wire));     // the update as it travels
+  bytes += n * std::max(kResultBytes, int64_t{table_.compute_bytes});  // the result, before it is rounded to that
+  bytes += 2 * n * table_.compute_bytes;                               // copies that the iteration alternates between
+  bytes += 4 * s * s * table_.compute_bytes;                           // of the size of the Gram matrix
+  bytes += (m.rows + m.columns) * kLineBytes;                          // sums and factors of rows and columns
+  return bytes + kAlignments;
 }
 
 }  // namespace muster::plan

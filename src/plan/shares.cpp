@@ -102,9 +102,7 @@ void share_elements(const Catalog& catalog, const CostModel& cost, std::vector<i
     families[family_key(parameter)].push_back(p);
   }
   for (auto& [key, members] : families) {
-    std::map<int32_t, int32_t> example;  // a parameter of each kind, and how many there are
-    std::map<int32_t, int64_t> kinds;
-    for (const int32_t p : members) ++kinds[example.emplace(catalog.kind_of(p), p).first->second];
+    const std::vector<KindCount> kinds = count_kinds(catalog, members);
     const layout::Partition& first = catalog.partition(members[0]);
     const Mesh& mesh = problem.meshes[problem.parameters[members[0]].layout.mesh];
     const std::vector<bool>& replicated = std::get<1>(key);
@@ -121,7 +119,9 @@ void share_elements(const Catalog& catalog, const CostModel& cost, std::vector<i
     const auto family = static_cast<int32_t>(plan.families.size());
     for (const auto& [at, positions] : groups) {
       int64_t elements = 0;
-      for (const auto& [p, number] : kinds) elements += number * catalog.partition(p).local_elements(positions[0]);
+      for (const KindCount& kind : kinds) {
+        elements += kind.number * catalog.partition(kind.example).local_elements(positions[0]);
+      }
       if (elements == 0) continue;
       ElementShare share{family, {}, {}};
       std::vector<int64_t> loads;

@@ -117,10 +117,10 @@ for strategy in global per_matrix chunked grouped megabatch routed layerwise; do
 done
 
 echo "== balance"
-plan balanced modded-nanogpt --mesh replicate=8
+plan balanced modded-nanogpt --mesh replicate=8 --scratch-mib 1536
 plan grouped modded-nanogpt --mesh replicate=8 --strategy grouped
 plan listed modded-nanogpt --mesh replicate=8 --strategy grouped --groups 1,10,16,16
-plan mlp_only modded-nanogpt --mesh replicate=8 --rules "$root/examples/rules/normuon-mlp-only.json"
+plan mlp_only modded-nanogpt --mesh replicate=8 --scratch-mib 1536 --rules "$root/examples/rules/normuon-mlp-only.json"
 holds 'balanced["slowest_rank_ms"] < grouped["slowest_rank_ms"]'
 holds 'listed["hash"] == grouped["hash"] and listed["zero_matrices"] == 7 + 6'
 holds 'mlp_only["slowest_rank_ms"] < balanced["slowest_rank_ms"] and mlp_only["hash"] != balanced["hash"]'

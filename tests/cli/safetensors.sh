@@ -49,7 +49,7 @@ expect() {
 }
 
 "$muster" plan "$work/model.safetensors.index.json" --rules "$root/examples/rules/hf-llama.json" --mesh fsdp=16,tp=8 \
-  --scratch-mib 16384 --json >"$work/plan.json"
+  --scratch-mib 20480 --json >"$work/plan.json"
 expect "p['elements'] * 2 > 400e9 and p['parameters'] == 579 and p['matrices'] == 448"
 expect "p['padding_bytes'] == 0 and p['over_bound'] <= 1.05"
 

@@ -78,8 +78,17 @@ TEST_P(LayoutExact, ManyRanksGiveTheBitsOfOne) {
       continue;
     }
     ++planned;
-    const test::Training many = random_training(seed, c);
+    test::Training many = random_training(seed, c);
+    std::vector<int64_t> scratch(c.problem.ranks);
+    many.measure = [&](int32_t rank, const Optimizer& optimizer) { scratch[rank] = optimizer.scratch_bytes(); };
     const std::vector<test::RankMemory> ranks = test::train(many);
+    const PlanSummary summary = summarize(c.problem, plan, c.options.cost);
+    const bool capped = c.options.strategy == Strategy::kGlobal && c.options.scratch_bytes > 0;
+    for (int32_t r = 0; r < c.problem.ranks && capped; ++r) {
+      ASSERT_LE(summary.ranks[r].scratch_bytes, c.options.scratch_bytes);
+      ASSERT_LE(scratch[r], c.options.scratch_bytes)
+          << "seed " << seed << ", rank " << r << ", predicted " << summary.ranks[r].scratch_bytes;
+    }
     const test::RankMemory one = test::train(test::on_one_rank(many))[0];
     ASSERT_EQ(test::difference(c.problem, ranks, one), "")
         << "seed " << seed << ", strategy " << name(c.options.strategy);

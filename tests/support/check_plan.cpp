@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "support/check_scratch.h"
 #include "support/oracle.h"
 
 namespace muster::test {
@@ -19,8 +20,6 @@ template <typename... Args>
 void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
   if (!holds) throw Violation(fmt::format(format, std::forward<Args>(args)...));
 }
-
-using List = std::vector<int64_t>;
 
 // Visits the offsets of a segment in the holder's shard and in the matrix, element by element.
 template <typename Visit>
@@ -112,68 +111,11 @@ class Checker {
     int64_t padding = 0;
   };
 
-  // What a wave takes of a rank's memory, from the messages themselves.
-  struct Buffers {
-    int64_t assembled = 0;
-    int64_t staged_in = 0;
-    int64_t staged_out = 0;
-  };
-
-  void count_buffers(const plan::Exchange& exchange, bool in, Buffers& mine) {
-    for (const plan::Message& message : in ? exchange.sends : exchange.receives) {
-      for (const plan::Segment& segment : message.segments) {
-        if (segment.matrix < 0) continue;
-        const int64_t bytes = segment.elements() * width(segment, in);
-        if (!in) mine.staged_out += bytes;
-        if (in && !sums_replicas(segment.matrix)) mine.staged_in += bytes;
-      }
-    }
-    for (const plan::Message& message : exchange.receives) {
-      for (const plan::Segment& segment : message.segments) {
-        if (in) mine.staged_in += segment.elements() * width(segment, true);
-      }
-    }
-  }
-
-  // Three waves in flight, and the workspace of the largest matrix owned. For global plans: padding has other rules.
-  void check_scratch(const PlanSummary& summary) {
-    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
-      const bool home = holders_[j] == 1 && holds(plan_.owner[j], catalog_.parameter_of(j), matrices_[j][0]);
-      if (home) continue;
-      const Parameter& p = problem_.parameters[catalog_.parameter_of(j)];
-      const auto n = static_cast<int64_t>(matrices_[j].size());
-      Buffers& mine = buffers_[{plan_.wave[j], plan_.owner[j]}];
-      mine.assembled += n * byte_size(sums_replicas(j) ? Dtype::kF32 : problem_.wire);
-      mine.staged_out += n * byte_size(returns_weights(j) ? p.dtype : problem_.wire);
-    }
-    for (int32_t r = 0; r < problem_.ranks; ++r) {
-      int64_t most = 0;
-      for (int32_t w = 0; w < static_cast<int32_t>(plan_.waves.size()); ++w) {
-        int64_t window = 0;
-        for (int32_t k = std::max(0, w - 2); k <= w; ++k) {
-          const Buffers& b = buffers_[{k, r}];
-          window += b.assembled + std::max(b.staged_in, b.staged_out);
-        }
-        most = std::max(most, window);
-      }
-      int64_t workspace = 0;
-      for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
-        if (plan_.owner[j] != r) continue;
-        const int64_t s = std::min(catalog_.rows(j), catalog_.columns(j));
-        const auto n = static_cast<int64_t>(matrices_[j].size());
-        workspace =
-            std::max(workspace, n * byte_size(problem_.wire) + (2 * n + 3 * s * s) * options_.cost.compute_bytes);
-      }
-      require(summary.ranks[r].scratch_bytes == most + workspace, "rank {} takes {} bytes of scratch, predicted {}", r,
-              most + workspace, summary.ranks[r].scratch_bytes);
-    }
-  }
-
   void step(int32_t w, bool in) {
     std::vector<plan::Exchange> all;
     for (int32_t r = 0; r < problem_.ranks; ++r) {
       all.push_back((in ? planner_.in : planner_.out)(catalog_, plan_, r, w));
-      count_buffers(all.back(), in, buffers_[{w, r}]);
+      scratch_.add(all.back(), {r, w}, in);
     }
     size_t sends = 0;
     size_t receives = 0;
@@ -376,9 +318,10 @@ class Checker {
     }
     require(summary.bytes_sent_total == total, "{} bytes in all, predicted {}", total, summary.bytes_sent_total);
     require(summary.padding_bytes == padding, "{} bytes of padding, predicted {}", padding, summary.padding_bytes);
+    const std::string scratch = scratch_.violation(summary);
+    require(scratch.empty(), "{}", scratch);
     if (options_.strategy != Strategy::kGlobal) return;
     require(padding == 0, "global pads {} bytes", padding);
-    check_scratch(summary);
     require(options_.scratch_bytes == 0 || summary.scratch_bytes_max <= options_.scratch_bytes, "scratch {} over {}",
             summary.scratch_bytes_max, options_.scratch_bytes);
     require(options_.waves == 0 || summary.rounds <= options_.waves, "{} waves", summary.rounds);
@@ -394,7 +337,7 @@ class Checker {
   std::vector<int32_t> copies_;   // of every element of a matrix
   std::vector<int32_t> holders_;  // ranks that hold some of a matrix
   std::vector<Traffic> ranks_;
-  std::map<std::pair<int32_t, int32_t>, Buffers> buffers_;  // by wave and rank
+  ScratchCheck scratch_{{problem_, options_, catalog_, plan_, shards_, matrices_, copies_, holders_}};
   // By parameter, matrix and element: how often between which holder and assembler.
   using Element = std::tuple<int32_t, int32_t, int64_t>;
   std::map<Element, std::map<std::pair<int32_t, int32_t>, int32_t>> arrived_;

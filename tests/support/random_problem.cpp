@@ -176,7 +176,7 @@ RandomCase random_case(uint64_t seed) {
   const auto& strategies = all_strategies();
   if (random.one_in(2)) options.strategy = strategies[random.between(0, static_cast<int>(strategies.size()) - 1)];
   if (options.strategy == Strategy::kGlobal && random.one_in(2)) options.waves = random.between(1, 5);
-  options.scratch_bytes = random.one_in(3) ? 0 : int64_t{1} << random.between(10, 20);
+  options.scratch_bytes = random.one_in(3) ? 0 : int64_t{1} << random.between(12, 22);
   if (random.one_in(2)) options.cost = CostTable::cpu();
   options.cost.ranks_per_node = random.between(1, 5);
   if (random.one_in(4)) options.cost.batch_ns = options.cost.exchange_ns = options.cost.message_ns = 0;

@@ -53,6 +53,7 @@ void train_rank(const Training& t, Communicator& communicator, RankMemory& mine)
     memory.push_back({mine.weights[p].data(), mine.extra[p].data(), form, t.group ? t.group(p) : 0});
   }
   Optimizer optimizer(t.problem, t.options, communicator, memory);
+  if (t.measure) t.measure(rank, optimizer);
   if (t.before) t.before(optimizer);
   for (int step = 0; step < t.steps; ++step) {
     std::vector<std::vector<std::byte>> gradients;
@@ -132,6 +133,7 @@ Training on_one_rank(const Training& many) {
   Training one = many;
   const Problem& problem = many.problem;
   one.tamper = nullptr;
+  one.measure = nullptr;
   one.options.plan = {};
   one.problem.ranks = 1;
   one.problem.meshes = {{"one", {{"only", 1}}, {}}};

@@ -1,0 +1,22 @@
+// What a rank's scratch is made of. The planner counts it and the engine allocates it, by the same rules.
+//
+// An arena of three slots, and a workspace for one matrix (CostModel::workspace_bytes). Wave w lies in slot w % 3, and
+// a slot is as large as the largest of its waves. A wave takes
+// - every matrix that is put together here, in wire dtype, each aligned; none for a matrix whose only holder owns it,
+//   which goes through the workspace;
+// - f32 sums over replicas where gradients are synchronized, in one aligned region;
+// - the messages of one direction, sent and received, each aligned: those in are gone when those out are staged.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace muster::plan {
+
+inline constexpr size_t kSlots = 3;  // waves in flight: one computes, the next arrives, the last leaves
+inline constexpr int64_t kAlignment = 64;
+inline constexpr int64_t kSumBytes = 4;  // of an element that is summed over replicas
+
+inline int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace muster::plan

@@ -1,0 +1,150 @@
+#include "support/check_scratch.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+namespace muster::test {
+
+namespace {
+
+constexpr int64_t kAlign = 64;
+int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+std::vector<int64_t> content(const plan::Message& message) {
+  std::vector<int64_t> out{message.bytes};
+  for (const plan::Segment& s : message.segments) {
+    out.insert(out.end(), {s.parameter, s.matrix, s.offset, s.piece.first_offset, s.piece.second_offset});
+    for (int d = 0; d < s.piece.box.dims; ++d) {
+      out.insert(out.end(), {s.piece.box.begin[d], s.piece.box.end[d], s.piece.first_stride[d]});
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+void ScratchCheck::add(const plan::Exchange& exchange, Place at, bool in) {
+  Buffers& mine = buffers_[at];
+  Staged& to = in ? mine.in : mine.out;
+  std::set<std::vector<int64_t>> staged;
+  for (const auto* side : {&exchange.sends, &exchange.receives}) {
+    for (const plan::Message& message : *side) {
+      const bool fresh = in || side == &exchange.receives || staged.insert(content(message)).second;
+      to.least += fresh ? align(message.bytes) : 0;
+      to.distinct += (fresh ? message.bytes : 0) + kAlign;
+      to.full += message.bytes + kAlign;
+    }
+  }
+  for (const plan::Segment& segment : exchange.local) {
+    if (in && segment.matrix < 0 && facts_.problem.grad_sync) mine.sums += segment.elements() * byte_size(Dtype::kF32);
+  }
+}
+
+// Its only holder owns it.
+bool ScratchCheck::is_home(int32_t j) const {
+  const auto& shards = facts_.shards[facts_.catalog.parameter_of(j)];
+  const auto shard = shards.find(facts_.plan.owner[j]);
+  return facts_.holders[j] == 1 && shard != shards.end() &&
+         std::find(shard->second.begin(), shard->second.end(), facts_.matrices[j][0]) != shard->second.end();
+}
+
+// Whether ranks that hold the same of one parameter hold the same of every other that is ever sent.
+bool ScratchCheck::replicas_are_alike() const {
+  bool all_whole_stay = true;
+  std::vector<bool> counts(facts_.problem.parameters.size());
+  for (int32_t j = 0; j < facts_.catalog.matrix_count(); ++j) {
+    if (facts_.holders[j] > 1) counts[facts_.catalog.parameter_of(j)] = true;
+    all_whole_stay = all_whole_stay && (facts_.holders[j] > 1 || is_home(j));
+  }
+  using Held = std::map<size_t, List>;
+  std::vector<Held> held(facts_.problem.ranks);
+  std::vector<std::map<List, std::vector<int32_t>>> holders;  // of each shard of each parameter
+  for (size_t p = 0; p < facts_.shards.size(); ++p) {
+    holders.emplace_back();
+    for (const auto& [rank, shard] : facts_.shards[p]) {
+      if (!shard.empty()) holders.back()[shard].push_back(rank);
+    }
+    const bool replicated = std::any_of(holders.back().begin(), holders.back().end(),
+                                        [](const auto& entry) { return entry.second.size() > 1; });
+    const bool matrix = is_matrix_algorithm(facts_.problem.parameters[p].algorithm);
+    if (matrix ? !counts[p] && all_whole_stay : !replicated) continue;
+    for (const auto& [rank, shard] : facts_.shards[p]) {
+      if (!shard.empty()) held[rank][p] = shard;
+    }
+  }
+  for (const auto& shards : holders) {
+    for (const auto& [shard, ranks] : shards) {
+      for (const int32_t rank : ranks) {
+        if (held[rank] != held[ranks[0]]) return false;
+      }
+    }
+  }
+  return true;
+}
+
+void ScratchCheck::assemble(int32_t j, Place at) {
+  const auto n = static_cast<int64_t>(facts_.matrices[j].size());
+  buffers_[at].assembled += align(n * byte_size(facts_.problem.wire));
+  if (facts_.problem.grad_sync && facts_.copies[j] > 1) buffers_[at].sums += n * byte_size(Dtype::kF32);
+}
+
+int64_t ScratchCheck::workspace(int32_t j) const {
+  const auto n = static_cast<int64_t>(facts_.matrices[j].size());
+  const int64_t compute = facts_.options.cost.compute_bytes;
+  const int64_t s = std::min(facts_.catalog.rows(j), facts_.catalog.columns(j));
+  const int64_t lines = 16 * (facts_.catalog.rows(j) + facts_.catalog.columns(j));
+  return align(n * byte_size(facts_.problem.wire)) + n * std::max<int64_t>(4, compute) + (2 * n + 4 * s * s) * compute +
+         lines + 1024;
+}
+
+// Matrices are put together by their owners, or where holders gather, by all of them.
+void ScratchCheck::count_matrices() {
+  const Plan& plan = facts_.plan;
+  workspace_.assign(facts_.problem.ranks, 0);
+  for (int32_t j = 0; j < facts_.catalog.matrix_count(); ++j) {
+    const int32_t w = plan.wave[j];
+    const Transport transport = plan.waves[w].transport;
+    const bool gathered = transport == Transport::kGather || transport == Transport::kGatherReduce;
+    tight_ = tight_ && transport == Transport::kRagged;
+    for (int32_t r = 0; r < facts_.problem.ranks; ++r) {
+      const bool owns = r == plan.owner[j];
+      const bool assembles = gathered ? facts_.catalog.holders_of(j).find(r) != nullptr : owns;
+      if (assembles && !is_home(j)) assemble(j, {r, w});
+      if (owns || (assembles && transport == Transport::kGather)) workspace_[r] = std::max(workspace_[r], workspace(j));
+    }
+  }
+  for (int32_t w = 0; w < static_cast<int32_t>(plan.waves.size()); ++w) {
+    for (const ZeroMatrix& zero : plan.waves[w].zeros) {
+      const auto n = static_cast<int64_t>(facts_.matrices[zero.like].size());
+      buffers_[{zero.owner, w}].assembled += align(n * byte_size(facts_.problem.wire));
+      workspace_[zero.owner] = std::max(workspace_[zero.owner], workspace(zero.like));
+    }
+  }
+}
+
+std::string ScratchCheck::violation(const PlanSummary& summary) {
+  tight_ = replicas_are_alike();
+  count_matrices();
+  for (int32_t r = 0; r < facts_.problem.ranks; ++r) {
+    int64_t least[3] = {};
+    int64_t most[3] = {};
+    for (int32_t w = 0; w < static_cast<int32_t>(facts_.plan.waves.size()); ++w) {
+      const Buffers& b = buffers_[{r, w}];
+      const int64_t fixed = b.assembled + align(b.sums);
+      const int64_t out = tight_ ? b.out.distinct : b.out.full;
+      least[w % 3] = std::max(least[w % 3], fixed + std::max(b.in.least, b.out.least));
+      most[w % 3] = std::max(most[w % 3], fixed + std::max(b.in.full, out));
+    }
+    const int64_t low = least[0] + least[1] + least[2] + workspace_[r];
+    const int64_t high = most[0] + most[1] + most[2] + workspace_[r];
+    const int64_t predicted = summary.ranks[r].scratch_bytes;
+    if (predicted < low || predicted > high) {
+      return fmt::format("rank {} takes {} to {} bytes of scratch, predicted {}", r, low, high, predicted);
+    }
+  }
+  return {};
+}
+
+}  // namespace muster::test
