@@ -1,5 +1,5 @@
-// What the fuzzers feed, and what tests/model/corpus_test.cpp replays: text that nobody vouches for, to a validated
-// problem or an InvalidArgument of one line. Anything else is a bug.
+// What the fuzzers feed, and what tests/model/corpus_test.cpp and tests/engine/checkpoint_index_test.cpp replay: text
+// that nobody vouches for, to a validated problem, an index, or an InvalidArgument of one line. Anything else is a bug.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/checkpoint_index.h"
 #include "model/build.h"
 #include "model/rules.h"
 #include "model/safetensors.h"
@@ -75,6 +76,15 @@ inline void feed_safetensors(std::string_view input) {
   start += input;
   feed(start, start.size() + 64);
   run([input] { model::parse_safetensors_index(input, "input"); });
+}
+
+// An index as it is, and behind a checksum that fits it. What can be read is written and read alike.
+inline void feed_checkpoint(std::string_view input) {
+  run([input] { engine::parse_index(input, "input"); });
+  run([input] {
+    const std::string text = engine::index_text(engine::parse_index(engine::seal_index(input), "input"));
+    if (engine::index_text(engine::parse_index(text, "again")) != text) std::abort();
+  });
 }
 
 }  // namespace muster::fuzz

@@ -15,6 +15,7 @@
 #include "engine/program.h"
 #include "engine/recorder.h"
 #include "engine/state.h"
+#include "engine/together.h"
 #include "engine/transfer.h"
 #include "kernels/kernels.h"
 #include "muster/error.h"
@@ -72,13 +73,8 @@ class Optimizer::Impl {
         rank_(communicator.rank()),
         ranks_(communicator.size()),
         memory_(std::move(memory)) {
-    std::string refusal;
-    try {
-      build();
-    } catch (const InvalidArgument& error) {
-      refusal = error.what();
-    }
-    agree(refusal);
+    engine::together(*communicator_, "check arguments", [&] { build(); });
+    agree();
     compare_replicas();
   }
 
@@ -119,8 +115,7 @@ class Optimizer::Impl {
  private:
   void build();
   void check_memory();
-  void agree(const std::string& refusal);
-  void refuse_together(const std::string& refusal);
+  void agree();
   void compare_replicas();
   void give_up(std::string why) {
     broken_ = std::move(why);
@@ -237,24 +232,8 @@ void Optimizer::Impl::check_memory() {
   }
 }
 
-// Throws on all ranks if there is a refusal on any.
-void Optimizer::Impl::refuse_together(const std::string& refusal) {
-  std::vector<int64_t> refused(static_cast<size_t>(ranks_));
-  refused[rank_] = refusal.empty() ? 0 : 1;
-  communicator_->all_reduce(refused, ReduceOp::kMax, "check arguments")->wait();
-  const auto first = std::find(refused.begin(), refused.end(), 1);
-  if (first == refused.end()) return;
-  const auto root = static_cast<int32_t>(first - refused.begin());
-  char text[512] = {};
-  refusal.copy(text, sizeof text - 1);
-  communicator_->broadcast(text, sizeof text, root, "say what is wrong")->wait();
-  if (!refusal.empty()) throw InvalidArgument(refusal);
-  throw InvalidArgument(fmt::format("rank {}: {}", root, text));
-}
-
 // Ranks that plan different things would wait for messages nobody sends.
-void Optimizer::Impl::agree(const std::string& refusal) {
-  refuse_together(refusal);
+void Optimizer::Impl::agree() {
   const auto ranks = static_cast<size_t>(ranks_);
   Fingerprint all_options;
   all_options.add(plan_.hash);
@@ -531,7 +510,7 @@ void Optimizer::Impl::reconnect(Communicator& communicator) {
   }
   executor_->abandon();
   communicator_ = &communicator;
-  agree({});
+  agree();
 }
 
 engine::StateSlice Optimizer::Impl::find_state(const std::string& name) {
@@ -551,8 +530,7 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
   std::vector<engine::StateSlice> slices = state_->slices();
   std::map<std::string, engine::StateSlice*> by_name;
   for (engine::StateSlice& slice : slices) by_name[slice.info.name] = &slice;
-  std::string refusal;
-  try {
+  engine::together(*communicator_, "check state", [&] {
     for (const StateTensor& tensor : tensors) {
       const auto found = by_name.find(tensor.name);
       if (found == by_name.end()) {
@@ -560,10 +538,7 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
       }
       engine::check_like(found->second->info, tensor);
     }
-  } catch (const InvalidArgument& error) {
-    refusal = error.what();
-  }
-  refuse_together(refusal);
+  });
   for (const StateTensor& tensor : tensors) {
     engine::fill(*by_name.at(tensor.name), tensor.data);
     by_name.erase(tensor.name);
@@ -575,7 +550,7 @@ void Optimizer::Impl::save(const std::string& directory) {
   require_whole();
   const std::vector<engine::StateSlice> slices = state_->slices();
   try {
-    engine::save_checkpoint(directory, {state_->steps}, slices, *communicator_);
+    engine::save_checkpoint(directory, {state_->steps, {}}, slices, *communicator_);
   } catch (const CommError& error) {
     give_up(fmt::format("the checkpoint after step {} broke off: {}", state_->steps, error.what()));
     throw CommError(broken_);
@@ -586,9 +561,11 @@ void Optimizer::Impl::load(const std::string& directory) {
   const std::vector<engine::StateSlice> slices = state_->slices();
   try {
     engine::load_checkpoint(directory, slices, *communicator_);
-  } catch (const CommError& error) {
+  } catch (const InvalidArgument&) {
+    throw;  // nothing was changed
+  } catch (const std::exception& error) {
     give_up(fmt::format("loading \"{}\" broke off: {}", directory, error.what()));
-    throw CommError(broken_);
+    throw;
   }
   broken_.clear();
 }

@@ -1,0 +1,128 @@
+// Training that stops on some ranks of one layout and goes on on others of another.
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/problems.h"
+#include "support/training.h"
+
+namespace muster {
+namespace {
+
+constexpr int kBefore = 2;
+constexpr int kAfter = 2;
+
+// Every algorithm and weight form, in a layout of `ranks` ranks.
+Problem problem(int32_t ranks, const Layout& matrices, const Layout& elements, std::vector<MeshAxis> axes) {
+  Problem out;
+  out.model = "resumed";
+  out.ranks = ranks;
+  out.meshes = {{"world", std::move(axes), {}}};
+  const auto add = [&](std::string name, Shape shape, Dtype dtype, Algorithm algorithm) {
+    Parameter& p = out.parameters.emplace_back();
+    p.name = std::move(name);
+    p.shape = std::move(shape);
+    p.dtype = dtype;
+    p.algorithm = algorithm;
+    p.layout = is_matrix_algorithm(algorithm) ? matrices : elements;
+  };
+  for (int layer = 0; layer < 4; ++layer) {
+    add("blocks." + std::to_string(layer) + ".qkv", {24, 10}, Dtype::kBf16, Algorithm::kNorMuon);
+    out.parameters.back().matrices.rows = {{8, {}, {}}, {8, {}, NormAxis::kRows}, {8, false, {}}};
+    add("blocks." + std::to_string(layer) + ".mlp", {17, 13}, Dtype::kF32, Algorithm::kMuon);
+  }
+  add("embed", {19, 11}, Dtype::kBf16, Algorithm::kAdamW);
+  add("gain", {23}, Dtype::kF32, Algorithm::kLion);
+  return out;
+}
+
+Problem on_eight() {
+  return problem(8, {0, {Placement::shard(0), Placement::replicate()}, {}},
+                 {0, {Placement::replicate(), Placement::shard(0)}, {}}, {{"fsdp", 4}, {"replicate", 2}});
+}
+Problem on_three() {
+  Problem out = problem(3, {0, {Placement::shard(1)}, {}}, {0, {Placement::flat()}, {}}, {{"tp", 3}});
+  for (Parameter& p : out.parameters)
+    p.layout.placements[0] = p.shape.size() > 1 ? Placement::shard(1) : Placement::flat();
+  return out;
+}
+
+test::Training training(Problem problem, Strategy strategy, int first, int steps) {
+  test::Training t;
+  t.problem = std::move(problem);
+  t.options.plan.strategy = strategy;
+  t.options.seed = 5;
+  t.steps = steps;
+  t.gradient = [first](int32_t, size_t p, int64_t element, int step) {
+    return test::made_up(p, element, 100 + static_cast<uint64_t>(first + step));
+  };
+  t.form = [](size_t p) {
+    constexpr WeightForm kForms[] = {WeightForm::kBf16Master, WeightForm::kBf16Mantissa, WeightForm::kBf16Stochastic};
+    return kForms[p / 2 % 3];
+  };
+  return t;
+}
+
+struct Directory {
+  Directory() : path(std::filesystem::path(testing::TempDir()) / ("muster-resume-" + std::to_string(::getpid()))) {
+    std::filesystem::remove_all(path);
+  }
+  ~Directory() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+TEST(Resume, OnOtherRanksOfAnotherLayoutBitForBit) {
+  const Directory directory;
+  for (const bool sync : {false, true}) {
+    test::Training before = training(on_eight(), Strategy::kGlobal, 0, kBefore);
+    before.problem.grad_sync = sync;
+    before.options.plan.waves = 3;
+    before.after = [&](Optimizer& optimizer) { optimizer.save(directory.path); };
+    for (const test::RankMemory& rank : test::train(before)) ASSERT_EQ(rank.error, "");
+
+    test::Training after = training(on_three(), Strategy::kMegabatch, kBefore, kAfter);
+    after.before = [&](Optimizer& optimizer) {
+      optimizer.load(directory.path);
+      EXPECT_EQ(optimizer.steps(), kBefore);
+    };
+    const test::RankMemory whole =
+        test::train(test::on_one_rank(training(on_eight(), Strategy::kGlobal, 0, kBefore + kAfter)))[0];
+    EXPECT_EQ(test::difference(after.problem, test::train(after), whole), "") << "grad_sync " << sync;
+  }
+}
+
+TEST(Resume, ADamagedCheckpointIsNamedAndChangesNothing) {
+  const Directory directory;
+  test::Training before = training(on_eight(), Strategy::kGlobal, 0, 1);
+  before.after = [&](Optimizer& optimizer) { optimizer.save(directory.path); };
+  for (const test::RankMemory& rank : test::train(before)) ASSERT_EQ(rank.error, "");
+  std::filesystem::path data;
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path)) {
+    if (entry.path().extension() == ".safetensors") data = entry.path();
+  }
+  {
+    std::fstream file(data, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-1, std::ios::end);
+    const int byte = file.peek();
+    file.seekp(-1, std::ios::end);
+    file.put(static_cast<char>(byte ^ 4));
+  }
+  test::Training after = training(on_three(), Strategy::kGlobal, 0, 2);
+  after.before = [&](Optimizer& optimizer) {
+    try {
+      optimizer.load(directory.path);
+      ADD_FAILURE() << "loaded";
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(data.filename().string()));
+    }
+    EXPECT_EQ(optimizer.steps(), 0);
+  };
+  const test::RankMemory one = test::train(test::on_one_rank(training(on_three(), Strategy::kGlobal, 0, 2)))[0];
+  EXPECT_EQ(test::difference(after.problem, test::train(after), one), "");
+}
+
+}  // namespace
+}  // namespace muster
