@@ -1,6 +1,7 @@
 #include "arguments.h"
 
 #include <charconv>
+#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -37,6 +38,17 @@ std::pair<std::string, int64_t> parse_setting(std::string_view flag, std::string
   const std::string name(text.substr(0, equals));
   const std::string context = fmt::format("{} {}", flag, name);
   return {name, parse_integer(context, text.substr(equals + 1), {std::numeric_limits<int64_t>::min()})};
+}
+
+void check_folder(std::string_view flag, const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw InvalidArgument(fmt::format("{}: \"{}\" is a folder", flag, path));
+  }
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder, ignored)) {
+    throw InvalidArgument(fmt::format("{}: \"{}\": there is no such folder", flag, path));
+  }
 }
 
 std::string one_line(std::string_view text) {

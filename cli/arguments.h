@@ -22,6 +22,9 @@ int64_t parse_integer(std::string_view flag, std::string_view text, Range range)
 std::vector<int64_t> parse_integers(std::string_view flag, std::string_view text, Range range);  // "1,10,16"
 std::pair<std::string, int64_t> parse_setting(std::string_view flag, std::string_view text);     // "experts=60"
 
+// That a file could be written there, as far as its folder tells: what took minutes to measure should not be lost.
+void check_folder(std::string_view flag, const std::string& path);
+
 // One line that is safe on a terminal, whatever a name in it contained.
 std::string one_line(std::string_view text);
 

@@ -1,15 +1,17 @@
 // The command `muster`. Exit status 0, 2 for bad input, 1 for a failed run; an error is one line on stderr.
-#include <cstdio>
 #include <exception>
 #include <new>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "arguments.h"
+#include "bench_command.h"
 #include "muster/error.h"
 #include "plan_command.h"
 #include "presets_command.h"
+#include "ranks.h"
+#include "tune_command.h"
+#include "verify_command.h"
 #include "version.h"
 
 namespace {
@@ -18,7 +20,7 @@ constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
 
 int fail(int status, std::string_view message) {
-  fmt::print(stderr, "muster: error: {}\n", muster::cli::one_line(message));
+  muster::cli::report_error(message);
   return status;
 }
 
@@ -39,6 +41,9 @@ int run(int argc, char** argv) {
   app.get_formatter()->column_width(26);
   muster::cli::add_plan_command(app);
   muster::cli::add_presets_command(app);
+  muster::cli::add_bench_command(app);
+  muster::cli::add_verify_command(app);
+  muster::cli::add_tune_command(app);
   reject_empty_values(app);
   try {
     app.parse(argc, argv);
@@ -56,6 +61,8 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
+  } catch (const muster::cli::Reported& reported) {
+    return reported.status;
   } catch (const muster::InvalidArgument& error) {
     return fail(kBadInput, error.what());
   } catch (const std::bad_alloc&) {

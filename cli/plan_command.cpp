@@ -12,6 +12,7 @@
 #include "muster/plan.h"
 #include "output.h"
 #include "plan/explain.h"
+#include "plan_choice.h"
 #include "report/explain_text.h"
 #include "report/plan_html.h"
 #include "report/plan_json.h"
@@ -34,15 +35,6 @@ struct PlanArguments {
   std::string html;
   bool json = false;
 };
-
-std::string strategy_names() {
-  std::string names;
-  for (const Strategy strategy : all_strategies()) {
-    if (!names.empty()) names += ", ";
-    names += name(strategy);
-  }
-  return names;
-}
 
 // A flag that the strategy would ignore is refused, so that nobody compares what was never applied.
 void require_strategy(std::string_view flag, Strategy needed, Strategy given) {

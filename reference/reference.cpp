@@ -29,11 +29,31 @@ Matrix scaled(Matrix a, double factor) {
 
 }  // namespace
 
+// The sum over k of a(i, k) b(k, j), four k at a time over blocks of b that stay in the cache: a matrix of 768 x 3072
+// takes seconds instead of minutes.
 Matrix multiply(const Matrix& a, const Matrix& b) {
+  constexpr int64_t kInner = 64;
+  constexpr int64_t kColumns = 512;
   Matrix c{a.rows, b.columns, Vector(static_cast<size_t>(a.rows * b.columns))};
-  for (int64_t i = 0; i < a.rows; ++i) {
-    for (int64_t k = 0; k < a.columns; ++k) {
-      for (int64_t j = 0; j < b.columns; ++j) c.at(i, j) += a.at(i, k) * b.at(k, j);
+  for (int64_t j0 = 0; j0 < b.columns; j0 += kColumns) {
+    const int64_t j1 = std::min(j0 + kColumns, b.columns);
+    for (int64_t k0 = 0; k0 < a.columns; k0 += kInner) {
+      const int64_t k1 = std::min(k0 + kInner, a.columns);
+      for (int64_t i = 0; i < a.rows; ++i) {
+        double* const out = &c.at(i, 0);
+        int64_t k = k0;
+        for (; k + 4 <= k1; k += 4) {
+          const double* const row = &b.at(k, 0);
+          const double x[] = {a.at(i, k), a.at(i, k + 1), a.at(i, k + 2), a.at(i, k + 3)};
+          for (int64_t j = j0; j < j1; ++j) {
+            out[j] += x[0] * row[j] + x[1] * row[b.columns + j] + x[2] * row[2 * b.columns + j] +
+                      x[3] * row[3 * b.columns + j];
+          }
+        }
+        for (; k < k1; ++k) {
+          for (int64_t j = j0; j < j1; ++j) out[j] += a.at(i, k) * b.at(k, j);
+        }
+      }
     }
   }
   return c;

@@ -19,7 +19,7 @@ struct Matrix {
   Vector data;
 
   double& at(int64_t i, int64_t j) { return data[static_cast<size_t>(i * columns + j)]; }
-  double at(int64_t i, int64_t j) const { return data[static_cast<size_t>(i * columns + j)]; }
+  const double& at(int64_t i, int64_t j) const { return data[static_cast<size_t>(i * columns + j)]; }
 };
 
 Matrix multiply(const Matrix& a, const Matrix& b);

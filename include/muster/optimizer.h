@@ -28,7 +28,7 @@ namespace muster {
 // This rank's shard of a parameter, contiguous, in the order of its local storage. Null where it holds nothing.
 struct ParameterMemory {
   void* weight = nullptr;
-  void* extra = nullptr;  // as the form says
+  void* extra = nullptr;  // as the form says. Of replicas, only the one that updates an element may keep it up to date
   WeightForm form = WeightForm::kF32;
   int32_t group = 0;  // which of the groups it follows
 };
@@ -51,7 +51,7 @@ enum class NonFinite : uint8_t {
 
 struct StepOptions {
   double grad_scale = 1;     // multiplies every gradient first: 1 / the scale of the loss
-  double max_grad_norm = 0;  // clip to it: gradients times min(1, max / (norm + 1e-6)). 0: not at all
+  double max_grad_norm = 0;  // clip to it: gradients times min(1, max / (norm + 1e-6)); 1 if that is NaN. 0: not at all
   NonFinite non_finite = NonFinite::kIgnore;
   bool grad_norm = false;        // report it, also where nothing is clipped
   bool parameter_stats = false;  // gradient norm and RMS of the change, for every parameter
@@ -83,7 +83,7 @@ struct ParameterStats {
 struct StepStats {
   int64_t step = 0;
   bool skipped = false;  // non-finite gradients under NonFinite::kSkipStep
-  double grad_norm = 0;  // over all parameters and ranks, before clipping; 0 if not asked for
+  double grad_norm = 0;  // over all parameters that take part, before clipping; 0 if not asked for, or skipped
   double clip = 1;       // what gradients were multiplied with for it
   int64_t total_ns = 0;
   std::array<int64_t, kStages> stage_ns{};  // what remains of total_ns is the executor's own
@@ -92,7 +92,7 @@ struct StepStats {
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   int64_t kernels = 0;                       // calls
-  std::vector<ParameterStats> parameters{};  // on request
+  std::vector<ParameterStats> parameters{};  // on request; zeros if the step was skipped
 
   int64_t at(Stage stage) const { return stage_ns[static_cast<size_t>(stage)]; }
 };
@@ -145,13 +145,13 @@ class Optimizer {
   // The norm that step() would clip by.
   double grad_norm(std::span<void* const> gradients, double grad_scale = 1);
 
-  const StepStats& last_step() const;
+  const StepStats& last_step() const;            // the last that was not refused
   const std::vector<TraceEvent>& trace() const;  // of the last step, if it was asked for
 
   // State and weights in logical form: the same names, shapes and values whatever the layout.
   std::vector<StateInfo> state() const;
   StateTensor export_state(const std::string& name);  // all ranks together; each gets the whole
-  // All ranks give the same. Checks everything first.
+  // All ranks give the same, each name once. Checks everything first.
   void import_state(std::span<const StateTensor> tensors);
 
   // A checkpoint is a directory. save() replaces the one that is there when the new one is whole: whatever happens in
@@ -160,7 +160,8 @@ class Optimizer {
   // From a checkpoint of any layout and number of ranks. What is damaged is named; then nothing was changed.
   void load(const std::string& directory);
 
-  // After a CommError: goes on with another communicator of the same size and rank, once a state is loaded.
+  // After a CommError: goes on with another communicator of the same size and rank. If any rank had broken off, all
+  // ranks need a state to be loaded first.
   void reconnect(Communicator& communicator);
 
  private:

@@ -5,10 +5,13 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "engine/checkpoint.h"
+#include "engine/checkpoint_tensors.h"
 #include "engine/executor.h"
 #include "engine/fingerprint.h"
 #include "engine/group.h"
@@ -90,18 +93,38 @@ class Optimizer::Impl {
   void save(const std::string& directory);
   void load(const std::string& directory);
 
-  // Runs something that, if it fails, leaves weights or ranks in between.
-  template <typename Work>
-  auto or_break(std::string_view what, Work work) {
+  // In a catch block, after something that leaves weights or ranks in between: nobody waits for this rank, and it does
+  // not go on.
+  [[noreturn]] void break_off(std::string_view what) {
     try {
-      return work();
+      throw;
     } catch (const CommError& error) {
       give_up(fmt::format("{} broke off: {}", what, error.what()));
       throw CommError(broken_);
     } catch (const std::exception& error) {
-      give_up(fmt::format("{} broke off: {}", what, error.what()));
-      communicator_->abort(broken_);
+      const std::string why = fmt::format("{} broke off: {}", what, error.what());
+      communicator_->abort(why);  // first: giving up waits for what is under way
+      give_up(why);
       throw;
+    }
+  }
+  template <typename Work>
+  auto or_break(std::string_view what, Work work) {
+    try {
+      return work();
+    } catch (...) {
+      break_off(what);
+    }
+  }
+  // Bad input is refused on every rank, before anything was changed; the optimizer then goes on.
+  template <typename Work>
+  auto or_refuse(std::string_view what, Work work) {
+    try {
+      return work();
+    } catch (const InvalidArgument&) {
+      throw;
+    } catch (...) {
+      break_off(what);
     }
   }
 
@@ -129,6 +152,7 @@ class Optimizer::Impl {
     double clip = 1;
   };
   std::vector<bool> agree_on_step(std::span<void* const> gradients, const StepOptions& options);
+  bool screen(std::span<void* const> gradients, const std::vector<bool>& active, NonFinite policy);
   Accord prepare(std::span<void* const> gradients, const StepOptions& options);
   void add_squares(std::span<void* const> gradients, const std::vector<bool>& active,
                    std::vector<SumOfSquares>& squares);
@@ -310,7 +334,7 @@ const engine::Program& Optimizer::Impl::program(const std::vector<bool>& active)
   return programs_.emplace(key, engine::compile(*catalog_, plan_, rank_, group_of_, key, *state_)).first->second;
 }
 
-// One reduction: who refuses, who has other hyperparameters, and which gradients are there.
+// One reduction: who refuses, who has other hyperparameters, and which gradients are there and take part.
 std::vector<bool> Optimizer::Impl::agree_on_step(std::span<void* const> gradients, const StepOptions& options) {
   const size_t parameters = problem_.parameters.size();
   const size_t groups = options_.groups.size();
@@ -340,7 +364,8 @@ std::vector<bool> Optimizer::Impl::agree_on_step(std::span<void* const> gradient
   int64_t* const present = group_words + groups;
   int64_t* const replicas_differ = present + parameters;
   for (size_t p = 0; p < parameters && refusal.empty(); ++p) {
-    if (!holds(p) || gradients[p] == nullptr) continue;
+    const bool sits_out = number % options_.groups[group_of_[p]].every != 0;
+    if (sits_out || !holds(p) || gradients[p] == nullptr) continue;
     present[p] = 1;
     if (averaged(p)) continue;
     replicas_differ[p] = ballot(shard_keys_[p], replica_[p], catalog_->partition(static_cast<int32_t>(p)).replicas());
@@ -363,9 +388,7 @@ std::vector<bool> Optimizer::Impl::agree_on_step(std::span<void* const> gradient
                                       number, problem_.parameters[p].name));
   }
   std::vector<bool> active(parameters);
-  for (size_t p = 0; p < parameters; ++p) {
-    active[p] = present[p] > 0 && number % options_.groups[group_of_[p]].every == 0;
-  }
+  for (size_t p = 0; p < parameters; ++p) active[p] = present[p] > 0;
   return active;
 }
 
@@ -373,21 +396,26 @@ std::vector<bool> Optimizer::Impl::agree_on_step(std::span<void* const> gradient
 void Optimizer::Impl::add_squares(std::span<void* const> gradients, const std::vector<bool>& active,
                                   std::vector<SumOfSquares>& squares) {
   std::vector<bool> travels(active.size());
-  for (size_t p = 0; p < active.size(); ++p) {
-    travels[p] = active[p] && averaged(p);
-    if (!active[p] || travels[p] || !holds(p) || gradients[p] == nullptr || replica_[p] != 0) continue;
-    const kernels::ValueBlock block = shard(p, gradients[p]);
-    kernels_->sum_squares(problem_.parameters[p].grad_dtype, {&block, 1}, squares[p]);
+  {
+    const auto timed = recorder_.span(Stage::kControl);
+    for (size_t p = 0; p < active.size(); ++p) {
+      travels[p] = active[p] && averaged(p);
+      if (!active[p] || travels[p] || !holds(p) || gradients[p] == nullptr || replica_[p] != 0) continue;
+      const kernels::ValueBlock block = shard(p, gradients[p]);
+      kernels_->sum_squares(problem_.parameters[p].grad_dtype, {&block, 1}, squares[p]);
+    }
   }
   if (std::find(travels.begin(), travels.end(), true) == travels.end()) return;
   executor_->average(program(travels), {gradients, 1, state_->steps + 1, nullptr}, *communicator_,
                      [&](int32_t p, const float* average, int64_t count) {
+                       const auto timed = recorder_.span(Stage::kControl);
                        const kernels::ValueBlock block{1, count, average, count};
                        kernels_->sum_squares(Dtype::kF32, {&block, 1}, squares[p]);
                      });
 }
 
 std::vector<double> Optimizer::Impl::reduced(std::vector<SumOfSquares>& squares, std::string_view what) {
+  const auto timed = recorder_.span(Stage::kControl);
   std::vector<int64_t> words;
   for (const SumOfSquares& sum : squares) words.insert(words.end(), sum.words().begin(), sum.words().end());
   reduce(words, what);
@@ -400,41 +428,50 @@ std::vector<double> Optimizer::Impl::reduced(std::vector<SumOfSquares>& squares,
   return values;
 }
 
-Optimizer::Impl::Accord Optimizer::Impl::prepare(std::span<void* const> gradients, const StepOptions& options) {
-  const auto timed = recorder_.span(Stage::kControl);
-  Accord accord{agree_on_step(gradients, options), false, 1};
+// Whether the policy is to skip the step.
+bool Optimizer::Impl::screen(std::span<void* const> gradients, const std::vector<bool>& active, NonFinite policy) {
   const size_t parameters = problem_.parameters.size();
   const auto grad_dtype = [&](size_t p) { return problem_.parameters[p].grad_dtype; };
-  if (options.non_finite != NonFinite::kIgnore) {
-    std::vector<int64_t> bad(parameters);
-    for (size_t p = 0; p < parameters; ++p) {
-      if (!accord.active[p] || !holds(p) || gradients[p] == nullptr) continue;
-      const kernels::ValueBlock block = shard(p, gradients[p]);
-      bad[p] = kernels_->all_finite(grad_dtype(p), {&block, 1}) ? 0 : 1;
-    }
-    const std::vector<int64_t> mine = bad;
-    reduce(bad, "finiteness");
-    const auto first = std::find_if(bad.begin(), bad.end(), [](int64_t n) { return n > 0; });
-    if (first != bad.end() && options.non_finite == NonFinite::kError) {
-      throw InvalidArgument(fmt::format("step {}: parameter '{}': its gradient is not finite on {} of the ranks",
-                                        state_->steps + 1, problem_.parameters[first - bad.begin()].name, *first));
-    }
-    accord.skip = first != bad.end() && options.non_finite == NonFinite::kSkipStep;
-    if (accord.skip) return accord;
-    for (size_t p = 0; p < parameters; ++p) {
-      if (mine[p] == 0) continue;
-      const kernels::ValueBlock block = shard(p, gradients[p]);
-      kernels_->zero_non_finite(grad_dtype(p), {&block, 1});
-    }
+  std::vector<int64_t> bad(parameters);
+  for (size_t p = 0; p < parameters; ++p) {
+    if (!active[p] || !holds(p) || gradients[p] == nullptr) continue;
+    const kernels::ValueBlock block = shard(p, gradients[p]);
+    bad[p] = kernels_->all_finite(grad_dtype(p), {&block, 1}) ? 0 : 1;
   }
+  const std::vector<int64_t> mine = bad;
+  reduce(bad, "finiteness");
+  const auto first = std::find_if(bad.begin(), bad.end(), [](int64_t n) { return n > 0; });
+  if (first == bad.end()) return false;
+  if (policy == NonFinite::kError) {
+    throw InvalidArgument(fmt::format("step {}: parameter '{}': its gradient is not finite on {} of the ranks",
+                                      state_->steps + 1, problem_.parameters[first - bad.begin()].name, *first));
+  }
+  if (policy == NonFinite::kSkipStep) return true;
+  for (size_t p = 0; p < parameters; ++p) {
+    if (mine[p] == 0) continue;
+    const kernels::ValueBlock block = shard(p, gradients[p]);
+    kernels_->zero_non_finite(grad_dtype(p), {&block, 1});
+  }
+  return false;
+}
+
+Optimizer::Impl::Accord Optimizer::Impl::prepare(std::span<void* const> gradients, const StepOptions& options) {
+  Accord accord;
+  {
+    const auto timed = recorder_.span(Stage::kControl);
+    accord.active = agree_on_step(gradients, options);
+    if (options.non_finite != NonFinite::kIgnore) accord.skip = screen(gradients, accord.active, options.non_finite);
+  }
+  if (accord.skip) return accord;
+  const size_t parameters = problem_.parameters.size();
   if (options.max_grad_norm == 0 && !options.grad_norm && !options.parameter_stats) return accord;
   std::vector<SumOfSquares> squares(parameters);
   add_squares(gradients, accord.active, squares);
   SumOfSquares total;
   if (options.parameter_stats) {
     const std::vector<double> sums = reduced(squares, "gradient norms");
-    for (const double sum : sums) {
-      recorder_.stats.parameters.push_back({std::sqrt(sum) * std::abs(options.grad_scale), 0});
+    for (size_t p = 0; p < parameters; ++p) {
+      recorder_.stats.parameters[p].grad_norm = std::sqrt(sums[p]) * std::abs(options.grad_scale);
     }
     for (const SumOfSquares& sum : squares) total.merge(sum);
   } else {
@@ -445,9 +482,8 @@ Optimizer::Impl::Accord Optimizer::Impl::prepare(std::span<void* const> gradient
   }
   const double norm = std::sqrt(total.value()) * std::abs(options.grad_scale);
   recorder_.stats.grad_norm = norm;
-  if (options.max_grad_norm > 0 && !(norm <= options.max_grad_norm)) {
-    accord.clip = std::min(1.0, options.max_grad_norm / (norm + kClipEps));
-  }
+  // A norm that is not a number clips nothing.
+  if (options.max_grad_norm > 0) accord.clip = std::min(1.0, options.max_grad_norm / (norm + kClipEps));
   recorder_.stats.clip = accord.clip;
   return accord;
 }
@@ -457,13 +493,8 @@ const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const S
   const int64_t number = state_->steps + 1;
   const std::string what = fmt::format("step {}", number);
   recorder_.start(number, options.trace);
-  Accord accord;
-  try {
-    accord = prepare(gradients, options);
-  } catch (const CommError& error) {
-    give_up(fmt::format("{} broke off: {}", what, error.what()));
-    throw CommError(broken_);
-  }
+  if (options.parameter_stats) recorder_.stats.parameters.resize(problem_.parameters.size());
+  const Accord accord = or_refuse(what, [&] { return prepare(gradients, options); });
   or_break(what, [&] {
     if (accord.skip) {
       recorder_.stats.skipped = true;
@@ -473,7 +504,6 @@ const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const S
                                     options.parameter_stats ? &changes : nullptr};
       executor_->run(program(accord.active), input, *communicator_);
       if (options.parameter_stats) {
-        const auto timed = recorder_.span(Stage::kControl);
         const std::vector<double> sums = reduced(changes, "changes");
         for (size_t p = 0; p < sums.size(); ++p) {
           const auto elements = static_cast<double>(element_count(problem_.parameters[p].shape));
@@ -485,7 +515,7 @@ const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const S
     state_->steps = number;
   });
   recorder_.finish();
-  return recorder_.stats;
+  return recorder_.last_stats;
 }
 
 double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_scale) {
@@ -494,23 +524,25 @@ double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_
   options.grad_norm = true;
   options.grad_scale = grad_scale;
   recorder_.start(state_->steps + 1, false);
-  try {
-    prepare(gradients, options);
-  } catch (const CommError& error) {
-    give_up(fmt::format("the gradient norm before step {} broke off: {}", state_->steps + 1, error.what()));
-    throw CommError(broken_);
-  }
+  or_refuse(fmt::format("the gradient norm before step {}", state_->steps + 1),
+            [&] { return prepare(gradients, options); });
   return recorder_.stats.grad_norm;
 }
 
 void Optimizer::Impl::reconnect(Communicator& communicator) {
-  if (communicator.rank() != rank_ || communicator.size() != ranks_) {
+  engine::together(communicator, "reconnect", [&] {
+    if (communicator.rank() == rank_ && communicator.size() == ranks_) return;
     throw InvalidArgument(fmt::format("reconnect: rank {} of {}, expected rank {} of {}", communicator.rank(),
                                       communicator.size(), rank_, ranks_));
-  }
+  });
   executor_->abandon();
   communicator_ = &communicator;
   agree();
+  // Where one rank broke off, another may have come through, or not have begun.
+  int64_t most[] = {broken_.empty() ? 0 : 1, state_->steps, -state_->steps};
+  communicator_->all_reduce(most, ReduceOp::kMax, "compare steps")->wait();
+  const bool whole = most[0] == 0 && most[1] == -most[2];
+  if (!whole && broken_.empty()) broken_ = "reconnected to ranks of which some broke off: load a state first";
 }
 
 engine::StateSlice Optimizer::Impl::find_state(const std::string& name) {
@@ -530,8 +562,12 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
   std::vector<engine::StateSlice> slices = state_->slices();
   std::map<std::string, engine::StateSlice*> by_name;
   for (engine::StateSlice& slice : slices) by_name[slice.info.name] = &slice;
+  std::set<std::string_view> given;
   engine::together(*communicator_, "check state", [&] {
     for (const StateTensor& tensor : tensors) {
+      if (!given.insert(tensor.name).second) {
+        throw InvalidArgument(fmt::format("state \"{}\": given twice", tensor.name));
+      }
       const auto found = by_name.find(tensor.name);
       if (found == by_name.end()) {
         throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", tensor.name));
@@ -539,6 +575,8 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
       engine::check_like(found->second->info, tensor);
     }
   });
+  // Or some would go on while others are still broken.
+  engine::check_same(*communicator_, "import state", fmt::format("{}", fmt::join(given, "\n")));
   for (const StateTensor& tensor : tensors) {
     engine::fill(*by_name.at(tensor.name), tensor.data);
     by_name.erase(tensor.name);
@@ -549,12 +587,9 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
 void Optimizer::Impl::save(const std::string& directory) {
   require_whole();
   const std::vector<engine::StateSlice> slices = state_->slices();
-  try {
+  or_refuse(fmt::format("the checkpoint after step {}", state_->steps), [&] {
     engine::save_checkpoint(directory, {state_->steps, {}}, slices, *communicator_);
-  } catch (const CommError& error) {
-    give_up(fmt::format("the checkpoint after step {} broke off: {}", state_->steps, error.what()));
-    throw CommError(broken_);
-  }
+  });
 }
 
 void Optimizer::Impl::load(const std::string& directory) {
@@ -563,9 +598,11 @@ void Optimizer::Impl::load(const std::string& directory) {
     engine::load_checkpoint(directory, slices, *communicator_);
   } catch (const InvalidArgument&) {
     throw;  // nothing was changed
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     give_up(fmt::format("loading \"{}\" broke off: {}", directory, error.what()));
-    throw;
+    throw;  // on every rank: they may try again
+  } catch (...) {
+    break_off(fmt::format("loading \"{}\"", directory));
   }
   broken_.clear();
 }
@@ -595,8 +632,8 @@ const StepStats& Optimizer::step(std::span<void* const> gradients, const StepOpt
 double Optimizer::grad_norm(std::span<void* const> gradients, double grad_scale) {
   return impl_->grad_norm(gradients, grad_scale);
 }
-const StepStats& Optimizer::last_step() const { return impl_->recorder_.stats; }
-const std::vector<TraceEvent>& Optimizer::trace() const { return impl_->recorder_.events; }
+const StepStats& Optimizer::last_step() const { return impl_->recorder_.last_stats; }
+const std::vector<TraceEvent>& Optimizer::trace() const { return impl_->recorder_.last_events; }
 
 std::vector<StateInfo> Optimizer::state() const {
   std::vector<StateInfo> out;

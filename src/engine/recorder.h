@@ -21,11 +21,15 @@ class Recorder {
   void start(int64_t step, bool trace) {
     stats = StepStats{};
     stats.step = step;
-    events.clear();
+    events_.clear();
     trace_ = trace;
     begin_ns_ = now_ns();
   }
-  void finish() { stats.total_ns = now_ns() - begin_ns_; }
+  void finish() {
+    stats.total_ns = now_ns() - begin_ns_;
+    last_stats = std::move(stats);
+    last_events = std::move(events_);
+  }
   bool tracing() const { return trace_; }
 
   // A stage lasts until the span is destroyed. Spans do not nest.
@@ -48,11 +52,12 @@ class Recorder {
 
   // An exchange that began some time ago has ended.
   void exchanged(std::string name, int32_t wave, int64_t begin_ns, int64_t bytes) {
-    if (trace_) events.push_back({std::move(name), true, wave, begin_ns, now_ns(), bytes});
+    if (trace_) events_.push_back({std::move(name), true, wave, begin_ns, now_ns(), bytes});
   }
 
-  StepStats stats;
-  std::vector<TraceEvent> events;
+  StepStats stats;       // of what is under way
+  StepStats last_stats;  // of what was finished last
+  std::vector<TraceEvent> last_events;
 
  private:
   void add(Stage stage, int32_t wave, std::string detail, int64_t begin_ns) {
@@ -61,9 +66,10 @@ class Recorder {
     if (!trace_) return;
     std::string label(name(stage));
     if (!detail.empty()) label += ' ' + detail;
-    events.push_back({std::move(label), false, wave, begin_ns, end_ns, 0});
+    events_.push_back({std::move(label), false, wave, begin_ns, end_ns, 0});
   }
 
+  std::vector<TraceEvent> events_;
   bool trace_ = false;
   int64_t begin_ns_ = 0;
 };

@@ -13,6 +13,7 @@
 #include "muster/error.h"
 #include "reference/reference.h"
 #include "support/problems.h"
+#include "support/tamper.h"
 #include "support/training.h"
 
 namespace muster {
@@ -242,6 +243,7 @@ TEST(Optimizer, NeitherStepsNorSavesOnceBrokenUntilAStateIsImported) {
   const Problem problem = test::one_parameter({9, 9}, 2);
   auto first = make_local_communicators(2, {std::chrono::milliseconds(300)});
   auto second = make_local_communicators(2, {std::chrono::seconds(10)});
+  auto swapped = make_local_communicators(2, {std::chrono::seconds(10)});
   std::vector<std::string> said;
   const auto run = [&](size_t r) {
     const size_t held = r == 0 ? 45 : 36;
@@ -269,10 +271,11 @@ TEST(Optimizer, NeitherStepsNorSavesOnceBrokenUntilAStateIsImported) {
       attempt([&] { optimizer.export_state(":steps"); });
     }
     first[r].reset();
+    EXPECT_THAT([&] { optimizer.reconnect(*swapped[1 - r]); },
+                testing::ThrowsMessage<InvalidArgument>("rank 0: reconnect: rank 0 of 2, expected rank 1 of 2"));
     optimizer.reconnect(*second[r]);
-    if (r == 0) {
-      EXPECT_THROW(optimizer.step(pointers), CommError);
-    }
+    // The other one was not stepping when the first broke off. Were it to go on, it would wait for the first.
+    EXPECT_THROW(optimizer.step(pointers), CommError);
     std::fill(weights.begin(), weights.end(), -7.0F);
     optimizer.import_state(state);
     EXPECT_EQ(weights, kept);
@@ -283,6 +286,31 @@ TEST(Optimizer, NeitherStepsNorSavesOnceBrokenUntilAStateIsImported) {
   other.join();
   ASSERT_EQ(said.size(), 4);
   EXPECT_THAT(said, Each(HasSubstr("step 2 broke off")));
+}
+
+// An error that only one rank has, before anything was changed (where averages travel for their norm) and after.
+TEST(Optimizer, AnErrorOfOneRankReleasesTheOthersAtOnce) {
+  for (const double max_grad_norm : {1.0, 0.0}) {
+    test::Training t = training(two_parameters(3));
+    replicate(t.problem);
+    t.problem.grad_sync = true;
+    t.step_options = [=](int) {
+      StepOptions options;
+      options.max_grad_norm = max_grad_norm;
+      return options;
+    };
+    t.tamper = [](std::unique_ptr<Communicator> inner) {
+      const int32_t rank = inner->rank();
+      return std::make_unique<test::TamperingCommunicator>(
+          std::move(inner), [rank](std::string_view label, int32_t, std::span<std::byte>) {
+            if (rank == 1 && label.starts_with("step 2 ")) throw std::bad_alloc();
+          });
+    };
+    const std::vector<std::string> said = errors(test::train(t));
+    EXPECT_EQ(said[1], std::bad_alloc().what());
+    EXPECT_THAT(said[0], HasSubstr("rank 1 aborted: step 2 broke off"));
+    EXPECT_THAT(said[2], HasSubstr("rank 1 aborted: step 2 broke off"));
+  }
 }
 
 TEST(Optimizer, GroupsThatSitOutMoveNoBytes) {
@@ -330,6 +358,12 @@ TEST(Optimizer, ReplicasThatDisagreeAboutAGradientAreAnError) {
   replicate(t.problem);
   t.present = [](int32_t rank, size_t p, int step) { return step == 0 || p == 0 || rank == 1; };
   EXPECT_THAT(errors(test::train(t)), Each(HasSubstr("step 2: parameter 'v': some replicas have a gradient")));
+  // In a step that the group sits out, nobody looks.
+  test::Training sits_out = t;
+  sits_out.options.groups.resize(2);
+  sits_out.options.groups[1].every = 4;
+  sits_out.group = [](size_t p) { return static_cast<int32_t>(p); };
+  EXPECT_THAT(errors(test::train(sits_out)), Each(""));
   // With grad_sync they contribute nothing.
   t.problem.grad_sync = true;
   EXPECT_EQ(test::difference(t.problem, test::train(t), test::train(test::on_one_rank(t))[0]), "");
@@ -348,6 +382,7 @@ TEST(Optimizer, PoliciesForGradientsThatAreNotFinite) {
       t.step_options = [policy](int) {
         StepOptions options;
         options.non_finite = policy;
+        options.parameter_stats = true;
         return options;
       };
       return test::train(t);
@@ -359,6 +394,7 @@ TEST(Optimizer, PoliciesForGradientsThatAreNotFinite) {
     EXPECT_FALSE(skipped[0].stats[0].skipped);
     EXPECT_TRUE(skipped[0].stats[1].skipped);
     EXPECT_FALSE(skipped[0].stats[2].skipped);
+    for (const StepStats& stats : skipped[0].stats) EXPECT_EQ(stats.parameters.size(), 2);
     test::Training two = t;
     two.steps = 2;
     two.step_options = nullptr;
@@ -404,6 +440,14 @@ TEST(Optimizer, ClipsByTheNormOfAllGradients) {
   EXPECT_EQ(asked, 0);
   EXPECT_NEAR(clipped[0].stats[0].grad_norm, norm, 1e-12 * norm);
   EXPECT_NEAR(clipped[0].stats[0].clip, 0.75 / norm, 1e-5);
+  // The formula holds up to the norm itself.
+  test::Training at_norm = t;
+  at_norm.step_options = [norm](int) {
+    StepOptions options;
+    options.max_grad_norm = norm * (1 + 1e-12);
+    return options;
+  };
+  EXPECT_NEAR(test::train(at_norm)[0].stats[0].clip, 1 - 1e-6 / norm, 1e-9);
   // A gradient scaled beforehand does the same, up to the rounding of that scaling.
   test::Training scaled = t;
   scaled.before = nullptr;
@@ -434,45 +478,73 @@ TEST(Optimizer, TheScaleOfAStepIsTheParametersOrTheBlocks) {
 }
 
 TEST(Optimizer, ReportsWhatAStepDid) {
+  for (const bool sync : {false, true}) {
+    test::Training t = training(two_parameters(2));
+    if (sync) replicate(t.problem);
+    t.problem.grad_sync = sync;  // gradients then travel twice, for their norm first
+    t.step_options = [](int) {
+      StepOptions options;
+      options.trace = true;
+      options.parameter_stats = true;
+      return options;
+    };
+    std::atomic<int> exchanges = 0;
+    t.after = [&](Optimizer& optimizer) {
+      EXPECT_GT(optimizer.scratch_bytes(), 0);
+      int64_t last = 0;
+      for (const TraceEvent& event : optimizer.trace()) {
+        EXPECT_LE(event.begin_ns, event.end_ns);
+        exchanges += event.exchange ? 1 : 0;
+        if (event.exchange) continue;
+        EXPECT_GE(event.begin_ns, last) << event.name << ": stages do not overlap";
+        last = event.end_ns;
+      }
+    };
+    const auto ranks = test::train(t);
+    ASSERT_THAT(errors(ranks), Each(""));
+    EXPECT_GT(exchanges, 0);
+    for (const test::RankMemory& rank : ranks) {
+      const StepStats& stats = rank.stats.back();
+      EXPECT_EQ(stats.step, 3);
+      EXPECT_LE(std::accumulate(stats.stage_ns.begin(), stats.stage_ns.end(), int64_t{0}), stats.total_ns);
+      EXPECT_GT(stats.kernels, 0);
+      ASSERT_EQ(stats.parameters.size(), 2);
+      double square = 0;
+      for (int64_t i = 0; i < 120; ++i) square += std::pow(static_cast<double>(t.gradient(0, 1, i, 2)), 2);
+      EXPECT_NEAR(stats.parameters[1].grad_norm, std::sqrt(square), 1e-9);
+      // AdamW's third step moves every element by about lr.
+      EXPECT_NEAR(stats.parameters[1].update_rms, 0.02, 0.015);
+    }
+  }
+}
+
+TEST(Optimizer, KeepsTheStatisticsOfTheLastStepUntilTheNext) {
   test::Training t = training(two_parameters(2));
   t.step_options = [](int) {
     StepOptions options;
     options.trace = true;
-    options.parameter_stats = true;
     return options;
   };
-  std::atomic<int> exchanges = 0;
-  t.after = [&](Optimizer& optimizer) {
-    EXPECT_GT(optimizer.scratch_bytes(), 0);
-    int64_t last = 0;
-    for (const TraceEvent& event : optimizer.trace()) {
-      EXPECT_LE(event.begin_ns, event.end_ns);
-      exchanges += event.exchange ? 1 : 0;
-      if (event.exchange) continue;
-      EXPECT_GE(event.begin_ns, last) << event.name << ": stages do not overlap";
-      last = event.end_ns;
-    }
+  t.after = [](Optimizer& optimizer) {
+    std::vector<float> gradient(120, 1.0F);
+    std::vector<void*> pointers{gradient.data(), gradient.data()};
+    const auto is_kept = [&] {
+      EXPECT_EQ(optimizer.last_step().step, 3);
+      EXPECT_GT(optimizer.last_step().total_ns, 0);
+      EXPECT_FALSE(optimizer.trace().empty());
+    };
+    EXPECT_GT(optimizer.grad_norm(pointers), 0);
+    is_kept();
+    EXPECT_THROW(optimizer.step(std::span(pointers).first(1)), InvalidArgument);
+    is_kept();
   };
-  const auto ranks = test::train(t);
-  ASSERT_THAT(errors(ranks), Each(""));
-  EXPECT_GT(exchanges, 0);
-  for (const test::RankMemory& rank : ranks) {
-    const StepStats& stats = rank.stats.back();
-    EXPECT_EQ(stats.step, 3);
-    EXPECT_LE(std::accumulate(stats.stage_ns.begin(), stats.stage_ns.end(), int64_t{0}), stats.total_ns);
-    EXPECT_GT(stats.kernels, 0);
-    ASSERT_EQ(stats.parameters.size(), 2);
-    double square = 0;
-    for (int64_t i = 0; i < 120; ++i) square += std::pow(static_cast<double>(t.gradient(0, 1, i, 2)), 2);
-    EXPECT_NEAR(stats.parameters[1].grad_norm, std::sqrt(square), 1e-9);
-    // AdamW's third step moves every element by about lr.
-    EXPECT_NEAR(stats.parameters[1].update_rms, 0.02, 0.015);
-  }
+  EXPECT_THAT(errors(test::train(t)), Each(""));
 }
 
 TEST(Optimizer, NamesWhatIsWrongWithImportedState) {
   test::Training t = training(two_parameters(2));
-  t.after = [](Optimizer& optimizer) {
+  std::atomic<int> next = 0;
+  t.after = [&](Optimizer& optimizer) {
     const auto said = [&](StateTensor tensor) {
       try {
         optimizer.import_state({&tensor, 1});
@@ -496,6 +568,14 @@ TEST(Optimizer, NamesWhatIsWrongWithImportedState) {
     wrong.type = StateType::kBf16;
     EXPECT_EQ(said(wrong), "rank 0: state \"w:momentum\": stored in another type than here");
     EXPECT_THROW(optimizer.export_state("w:first"), InvalidArgument);
+    const std::vector<StateTensor> twice{momentum, momentum};
+    EXPECT_THAT([&] { optimizer.import_state(twice); },
+                testing::ThrowsMessage<InvalidArgument>("rank 0: state \"w:momentum\": given twice"));
+    // One rank gives less than the other.
+    const std::vector<StateTensor> two{momentum, optimizer.export_state("v:first")};
+    const size_t count = next++ == 0 ? 1 : 2;
+    EXPECT_THAT([&] { optimizer.import_state(std::span(two).first(count)); },
+                testing::ThrowsMessage<InvalidArgument>(HasSubstr("ranks disagree")));
   };
   EXPECT_THAT(errors(test::train(t)), Each(""));
 }

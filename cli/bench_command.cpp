@@ -1,0 +1,177 @@
+#include "bench_command.h"
+
+#include <algorithm>
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "arguments.h"
+#include "model_arguments.h"
+#include "output.h"
+#include "plan_choice.h"
+#include "progress.h"
+#include "ranks.h"
+#include "report/columns.h"
+#include "report/text.h"
+#include "report/trace.h"
+#include "report/write_file.h"
+#include "run/bench.h"
+
+namespace muster::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using run::BenchResult;
+
+struct BenchArguments {
+  ModelArguments model;
+  PlanChoice plans{{.strategies = "per_matrix,chunked,megabatch,global", .waves = "0"}};
+  Ranks ranks;
+  std::string steps;
+  std::string trace;
+  bool json = false;
+};
+
+struct Outcome {
+  const Problem& problem;
+  const BenchArguments& arguments;
+  int64_t steps = 0;
+  std::vector<PlanOptions> cases;
+  std::vector<BenchResult> results{};
+};
+
+double milliseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; }
+double step_ms(const BenchResult& result) { return milliseconds(run::median(result.step_ns)); }
+
+std::string table_text(const Outcome& outcome) {
+  const auto colour = wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff;
+  const Ranks& ranks = outcome.arguments.ranks;
+  std::string out = fmt::format("{} on {} rank{} ({}), {} thread{} each: medians of {} steps, taken in turn\n\n",
+                                report::printable(outcome.problem.model), outcome.problem.ranks,
+                                outcome.problem.ranks == 1 ? "" : "s", ranks.comm(), ranks.threads(),
+                                ranks.threads() == 1 ? "" : "s", outcome.steps);
+  report::Columns columns({"strategy", "waves", "step ms", "min", "host ms", "calls", "messages", "sent", "kernels",
+                           "scratch", "padding", "equal", "speed-up", "predicted"});
+  const double first = step_ms(outcome.results.front());
+  for (size_t i = 0; i < outcome.cases.size(); ++i) {
+    const BenchResult& r = outcome.results[i];
+    columns.add({std::string(name(outcome.cases[i].strategy)), std::to_string(r.waves),
+                 fmt::format("{:.1f}", step_ms(r)), fmt::format("{:.1f}", milliseconds(std::ranges::min(r.step_ns))),
+                 fmt::format("{:.2f}", milliseconds(run::median(r.host_ns))), report::grouped_text(r.collectives),
+                 report::grouped_text(r.messages), report::bytes_text(r.bytes_sent_max),
+                 report::grouped_text(r.kernels), report::bytes_text(r.scratch_bytes_max),
+                 report::bytes_text(r.padding_bytes), r.bitwise_equal ? "yes" : "NO",
+                 fmt::format("{:.2f}×", first / step_ms(r)), report::time_text(r.predicted_ns)});
+  }
+  return out + columns.text(colour);
+}
+
+std::string json_text(const Outcome& outcome) {
+  Json list = Json::array();
+  const double first = step_ms(outcome.results.front());
+  for (size_t i = 0; i < outcome.cases.size(); ++i) {
+    const BenchResult& r = outcome.results[i];
+    Json stages = Json::object();
+    for (int s = 0; s < kStages; ++s) stages[std::string(name(static_cast<Stage>(s)))] = milliseconds(r.stage_ns[s]);
+    list.push_back({{"strategy", name(outcome.cases[i].strategy)},
+                    {"waves", r.waves},
+                    {"step_ms", step_ms(r)},
+                    {"step_ms_min", milliseconds(std::ranges::min(r.step_ns))},
+                    {"step_ms_max", milliseconds(std::ranges::max(r.step_ns))},
+                    {"host_ms", milliseconds(run::median(r.host_ns))},
+                    {"collectives", r.collectives},
+                    {"messages", r.messages},
+                    {"bytes_sent_max", r.bytes_sent_max},
+                    {"kernels", r.kernels},
+                    {"scratch_bytes_max", r.scratch_bytes_max},
+                    {"padding_bytes", r.padding_bytes},
+                    {"bitwise_equal", r.bitwise_equal},
+                    {"speed_up", first / step_ms(r)},
+                    {"predicted_ms", milliseconds(r.predicted_ns)},
+                    {"stages_ms", std::move(stages)}});
+  }
+  const Json json = {{"model", outcome.problem.model},
+                     {"ranks", outcome.problem.ranks},
+                     {"comm", outcome.arguments.ranks.comm()},
+                     {"threads", outcome.arguments.ranks.threads()},
+                     {"steps", outcome.steps},
+                     {"strategies", std::move(list)}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string trace_text(const Outcome& outcome) {
+  std::vector<report::TracedStep> steps;
+  for (size_t i = 0; i < outcome.cases.size(); ++i) {
+    const BenchResult& r = outcome.results[i];
+    const std::string title =
+        fmt::format("{}, {} wave{}", name(outcome.cases[i].strategy), r.waves, r.waves == 1 ? "" : "s");
+    for (size_t rank = 0; rank < r.timelines.size(); ++rank) {
+      const run::Timeline& t = r.timelines[rank];
+      steps.push_back({static_cast<int32_t>(rank), title, t.begin_ns, t.end_ns, t.events});
+    }
+  }
+  return report::trace_json(steps);
+}
+
+void run(const BenchArguments& arguments) {
+  arguments.ranks.check();
+  const int64_t steps = arguments.steps.empty() ? 5 : parse_integer("--steps", arguments.steps, {1, 100'000});
+  if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
+  std::vector<PlanOptions> cases = arguments.plans.list();
+  const Problem problem = arguments.model.load();
+  if (arguments.plans.may_skip()) {
+    std::erase_if(cases, [&](const PlanOptions& options) {
+      try {
+        make_plan(problem, options);
+        return false;
+      } catch (const InvalidArgument&) {
+        return options.strategy != Strategy::kGlobal;
+      }
+    });
+  }
+  const run::Workload workload(problem);
+  Outcome outcome{.problem = problem, .arguments = arguments, .steps = steps, .cases = cases};
+  Progress progress(arguments.ranks.prints() ? Progress::Show::kIfTerminal : Progress::Show::kNever);
+  arguments.ranks.run(problem.ranks, [&](Communicator& communicator) {
+    run::BenchOptions options{.steps = steps, .threads = arguments.ranks.threads(), .trace = !arguments.trace.empty()};
+    const bool first = communicator.rank() == 0;
+    if (first) {
+      options.progress = [&](double done, size_t next) { progress.update(done, plan_name(cases[next])); };
+      progress.update(0, "planning");
+    }
+    std::vector<BenchResult> results = run::bench(workload, communicator, cases, options);
+    if (first) outcome.results = std::move(results);
+  });
+  if (!arguments.ranks.prints()) return;
+  progress.clear();
+  if (!arguments.trace.empty()) {
+    for_flag("--trace", [&] { report::write_file(arguments.trace, trace_text(outcome)); });
+  }
+  print(arguments.json ? json_text(outcome) : table_text(outcome));
+  for (size_t i = 0; i < cases.size(); ++i) {
+    if (outcome.results[i].bitwise_equal) continue;
+    throw Error(fmt::format("{} and {} end with different weights", plan_name(cases[i]), plan_name(cases[0])));
+  }
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app) {
+  const auto arguments = std::make_shared<BenchArguments>();
+  CLI::App& command = *app.add_subcommand("bench", "Measure whole steps of a model, one strategy beside another");
+  arguments->model.add_to(command);
+  arguments->plans.add_to(command);
+  arguments->ranks.add_to(command);
+  command.add_option("--steps", arguments->steps, "Timed steps of each, after one to warm up (default 5)")
+      ->type_name("N");
+  command.add_option("--trace", arguments->trace, "Write a timeline of one more step of each, for ui.perfetto.dev")
+      ->type_name("FILE");
+  command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");
+  command.footer(
+      "host ms is what of a step is neither in kernels nor waiting for other ranks.\n"
+      "Example: muster bench gpt2-small --ranks 2 --layers 2 --strategy per_matrix,chunked,megabatch,global");
+  command.callback([arguments] { run(*arguments); });
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,85 @@
+#include "plan_choice.h"
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "arguments.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr int64_t kMib = 1 << 20;
+constexpr int64_t kMaxWaves = 1 << 20;
+
+std::vector<Strategy> parse_strategies(std::string_view text) {
+  if (text == "all") return all_strategies();
+  std::vector<Strategy> strategies;
+  while (true) {
+    const size_t comma = text.find(',');
+    const Strategy strategy = for_flag("--strategy", [&] { return parse_strategy(text.substr(0, comma)); });
+    if (std::ranges::find(strategies, strategy) != strategies.end()) {
+      throw InvalidArgument(fmt::format("--strategy: {} is named twice", name(strategy)));
+    }
+    strategies.push_back(strategy);
+    if (comma == std::string_view::npos) return strategies;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+}  // namespace
+
+std::string strategy_names() {
+  std::string names;
+  for (const Strategy strategy : all_strategies()) {
+    if (!names.empty()) names += ", ";
+    names += name(strategy);
+  }
+  return names;
+}
+
+void PlanChoice::add_to(CLI::App& command) {
+  command
+      .add_option("--strategy", strategies_,
+                  fmt::format("all, or some of {} (default {})", strategy_names(), defaults_.strategies))
+      ->type_name("S,...");
+  command
+      .add_option(
+          "--waves", waves_,
+          fmt::format("Run global with each of these numbers of waves; 0: as planned (default {})", defaults_.waves))
+      ->type_name("K,...");
+  command.add_option("--scratch-mib", scratch_mib_, "Scratch cap of a rank (default 1024; 0: none)")->type_name("M");
+  command.add_option("--cost", cost_, "cpu (default), h200, or a JSON cost table")->type_name("FILE");
+}
+
+std::vector<PlanOptions> PlanChoice::list() const {
+  const std::vector<Strategy> strategies = parse_strategies(strategies_.empty() ? defaults_.strategies : strategies_);
+  std::vector<int64_t> waves = parse_integers("--waves", waves_.empty() ? defaults_.waves : waves_, {0, kMaxWaves});
+  if (!waves_.empty() && std::ranges::find(strategies, Strategy::kGlobal) == strategies.end()) {
+    throw InvalidArgument(fmt::format("--waves {}: is for --strategy global, not {}", waves_, strategies_));
+  }
+  PlanOptions common{.cost = CostTable::cpu()};
+  if (!cost_.empty()) common.cost = for_flag("--cost", [&] { return CostTable::load(cost_); });
+  if (!scratch_mib_.empty()) {
+    constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / kMib;
+    common.scratch_bytes = parse_integer("--scratch-mib", scratch_mib_, {0, kMax}) * kMib;
+  }
+  std::vector<PlanOptions> out;
+  for (const Strategy strategy : strategies) {
+    common.strategy = strategy;
+    const std::vector<int64_t> own = strategy == Strategy::kGlobal ? waves : std::vector<int64_t>{0};
+    for (const int64_t count : own) {
+      common.waves = static_cast<int32_t>(count);
+      out.push_back(common);
+    }
+  }
+  return out;
+}
+
+std::string plan_name(const PlanOptions& options) {
+  if (options.waves == 0) return std::string(name(options.strategy));
+  return fmt::format("{}, {} wave{}", name(options.strategy), options.waves, options.waves == 1 ? "" : "s");
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,42 @@
+// Which plans a command runs: strategies, and for `global` numbers of waves.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "muster/plan.h"
+
+namespace muster::cli {
+
+class PlanChoice {
+ public:
+  // What stands for --strategy and --waves where they are not given, as they would be.
+  struct Defaults {
+    std::string strategies;
+    std::string waves;
+  };
+  explicit PlanChoice(Defaults defaults) : defaults_(std::move(defaults)) {}
+
+  void add_to(CLI::App& command);
+
+  // Every strategy, `global` once for each number of waves. Throws InvalidArgument.
+  std::vector<PlanOptions> list() const;
+  // Nobody asked for these strategies by name: one that cannot plan the model is left out.
+  bool may_skip() const { return strategies_.empty() || strategies_ == "all"; }
+
+ private:
+  Defaults defaults_;
+  std::string strategies_;
+  std::string waves_;
+  std::string cost_;
+  std::string scratch_mib_;
+};
+
+std::string strategy_names();  // "global, per_matrix, ..."
+
+// "global, 2 waves", "megabatch".
+std::string plan_name(const PlanOptions& options);
+
+}  // namespace muster::cli

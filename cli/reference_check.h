@@ -1,0 +1,52 @@
+// What one rank computed against the float64 reference, which shares no code with it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "run/workload.h"
+
+namespace muster::cli {
+
+// Every rank makes the same calls; the ranks share the work out.
+class ReferenceCheck {
+ public:
+  // One matrix of each shape and settings, and more of them while they are cheap; of AdamW and Lion parameters a sample
+  // of elements. The workload outlives it.
+  ReferenceCheck(const run::Workload& workload, int64_t steps, Communicator& communicator);
+
+  // What became of a parameter; kept if this rank is to check it.
+  void take(int32_t parameter, std::span<const std::byte> whole);
+
+  struct Result {
+    double max_error = 0;  // ||W - W_ref|| / ||W_0 - W_ref||, of the worst matrix or sample
+    std::string worst;     // which
+    int64_t matrices = 0;
+    int64_t elements = 0;  // of AdamW and Lion
+  };
+  Result run();
+
+  // See docs/cli.md for why.
+  static double tolerance(Dtype wire) { return wire == Dtype::kF32 ? 5e-4 : 5e-3; }
+
+ private:
+  struct Job {
+    int32_t parameter = 0;
+    int32_t matrix = -1;  // -1: a sample of elements
+    int32_t rank = 0;     // who checks it
+    double work = 0;
+    std::vector<layout::Interval> ranges{};  // of the parameter's elements: all that the check needs
+    std::vector<std::byte> after{};          // what became of them, on the rank that checks
+  };
+  void choose_jobs();
+  double error_of(const Job& job) const;
+  double matrix_error(const Job& job) const;
+  double elements_error(const Job& job) const;
+
+  const run::Workload& workload_;
+  int64_t steps_;
+  Communicator& communicator_;
+  std::vector<Job> jobs_;
+};
+
+}  // namespace muster::cli

@@ -1,0 +1,166 @@
+#include "run/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <numeric>
+
+#include <nlohmann/json.hpp>
+
+namespace muster::run {
+namespace {
+
+using Json = nlohmann::json;
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Json to_json(const Timeline& timeline) {
+  Json events = Json::array();
+  for (const TraceEvent& e : timeline.events) {
+    events.push_back({e.name, e.exchange, e.wave, e.begin_ns, e.end_ns, e.bytes});
+  }
+  return {timeline.begin_ns, timeline.end_ns, std::move(events)};
+}
+
+Timeline from_json(const Json& json) {
+  Timeline timeline{json[0], json[1], {}};
+  for (const Json& e : json[2]) timeline.events.push_back({e[0], e[1], e[2], e[3], e[4], e[5]});
+  return timeline;
+}
+
+// What every rank has, on rank 0.
+std::vector<Timeline> gathered(Communicator& communicator, const Timeline& mine) {
+  const std::vector<uint8_t> text = Json::to_cbor(to_json(mine));
+  std::vector<int64_t> sizes(static_cast<size_t>(communicator.size()));
+  const int64_t size = std::ssize(text);
+  communicator.all_gather(&size, sizes.data(), sizeof(size), "timeline sizes")->wait();
+  const std::vector<Send> sends{{0, text.data(), size}};
+  std::vector<Receive> receives;
+  std::vector<std::vector<uint8_t>> texts;
+  if (communicator.rank() == 0) {
+    for (const int64_t bytes : sizes) texts.emplace_back(static_cast<size_t>(bytes));
+    for (int32_t r = 0; r < communicator.size(); ++r) receives.push_back({r, texts[r].data(), sizes[r]});
+  }
+  communicator.exchange(sends, receives, "timelines")->wait();
+  std::vector<Timeline> timelines;
+  for (const std::vector<uint8_t>& all : texts) timelines.push_back(from_json(Json::from_cbor(all)));
+  return timelines;
+}
+
+// One plan with its own weights.
+class Contestant {
+ public:
+  Contestant(const Workload& workload, Communicator& communicator, const PlanOptions& plan, int threads)
+      : communicator_(communicator), weights_(workload, communicator.rank()) {
+    OptimizerOptions options;
+    options.plan = plan;
+    options.groups = workload_groups();
+    options.threads = threads;
+    optimizer_ = std::make_unique<Optimizer>(workload.problem(), options, communicator, weights_.memory());
+    const PlanSummary summary = summarize(workload.problem(), optimizer_->plan(), plan.cost);
+    result_.waves = std::ssize(optimizer_->plan().waves);
+    result_.collectives = summary.collectives;
+    result_.padding_bytes = summary.padding_bytes;
+    result_.predicted_ns = summary.predicted_ns;
+  }
+
+  const StepStats& step(std::span<void* const> gradients, int64_t index, const StepOptions& options = {}) {
+    for (int32_t g = 0; g < optimizer_->groups(); ++g) optimizer_->group(g).lr = workload_lr(g, index);
+    communicator_.barrier("bench")->wait();
+    begin_ns_ = now_ns();
+    return optimizer_->step(gradients, options);
+  }
+
+  void record(const StepStats& stats) {
+    const int64_t inside = std::accumulate(stats.stage_ns.begin(), stats.stage_ns.end(), int64_t{0});
+    result_.step_ns.push_back(stats.total_ns);
+    result_.host_ns.push_back(stats.total_ns - inside);
+    for (size_t s = 0; s < stats.stage_ns.size(); ++s) result_.stage_ns[s] += stats.stage_ns[s];
+    result_.messages = stats.messages_sent;
+    result_.bytes_sent_max = stats.bytes_sent;
+    result_.kernels = stats.kernels;
+  }
+
+  void trace(std::span<void* const> gradients, int64_t index) {
+    const StepStats& stats = step(gradients, index, {.trace = true});
+    const Timeline mine{begin_ns_, begin_ns_ + stats.total_ns, optimizer_->trace()};
+    result_.timelines = gathered(communicator_, mine);
+  }
+
+  // Of all ranks together.
+  BenchResult result(const Contestant& first) {
+    int64_t equal = 1;
+    for (int32_t p = 0; p < static_cast<int32_t>(optimizer_->problem().parameters.size()); ++p) {
+      if (!std::ranges::equal(weights_.shard(p), first.weights_.shard(p))) equal = 0;
+    }
+    std::vector<int64_t> most{result_.bytes_sent_max, result_.kernels, optimizer_->scratch_bytes(), -equal};
+    most.insert(most.end(), result_.step_ns.begin(), result_.step_ns.end());
+    most.insert(most.end(), result_.host_ns.begin(), result_.host_ns.end());
+    communicator_.all_reduce(std::span<int64_t>(most), ReduceOp::kMax, "bench maxima")->wait();
+    std::vector<int64_t> sums{result_.messages};
+    sums.insert(sums.end(), result_.stage_ns.begin(), result_.stage_ns.end());
+    communicator_.all_reduce(std::span<int64_t>(sums), ReduceOp::kSum, "bench sums")->wait();
+
+    const auto steps = std::ssize(result_.step_ns);
+    result_.bytes_sent_max = most[0];
+    result_.kernels = most[1];
+    result_.scratch_bytes_max = most[2];
+    result_.bitwise_equal = most[3] == -1;
+    std::copy_n(most.begin() + 4, steps, result_.step_ns.begin());
+    std::copy_n(most.begin() + 4 + steps, steps, result_.host_ns.begin());
+    result_.messages = sums[0];
+    for (size_t s = 0; s < result_.stage_ns.size(); ++s) {
+      result_.stage_ns[s] = sums[s + 1] / std::max<int64_t>(1, steps * communicator_.size());
+    }
+    return std::move(result_);
+  }
+
+ private:
+  Communicator& communicator_;
+  Weights weights_;
+  std::unique_ptr<Optimizer> optimizer_;
+  BenchResult result_;
+  int64_t begin_ns_ = 0;
+};
+
+}  // namespace
+
+int64_t median(std::vector<int64_t> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::vector<BenchResult> bench(const Workload& workload, Communicator& communicator, std::span<const PlanOptions> cases,
+                               const BenchOptions& options) {
+  std::vector<std::unique_ptr<Contestant>> contestants;
+  for (const PlanOptions& plan : cases) {
+    contestants.push_back(std::make_unique<Contestant>(workload, communicator, plan, options.threads));
+  }
+  Gradients gradients(workload, communicator.rank());
+  const int64_t steps = options.warmup + options.steps + (options.trace ? 1 : 0);
+  double done = 0;
+  for (int64_t step = 0; step < steps; ++step) {
+    const std::span<void* const> pointers = gradients.at(step);
+    for (size_t i = 0; i < contestants.size(); ++i) {
+      // Another one begins every time.
+      const size_t next = (i + static_cast<size_t>(step)) % contestants.size();
+      options.progress(done++ / static_cast<double>(steps * std::ssize(contestants)), next);
+      if (step == options.warmup + options.steps) {
+        contestants[next]->trace(pointers, step);
+        continue;
+      }
+      const StepStats& stats = contestants[next]->step(pointers, step);
+      if (step >= options.warmup) contestants[next]->record(stats);
+    }
+  }
+  std::vector<BenchResult> results;
+  for (const auto& contestant : contestants) results.push_back(contestant->result(*contestants.front()));
+  return results;
+}
+
+}  // namespace muster::run

@@ -1,0 +1,53 @@
+// Times of whole steps, of several plans in turn.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "run/workload.h"
+
+namespace muster::run {
+
+struct BenchOptions {
+  int64_t warmup = 1;
+  int64_t steps = 5;   // timed
+  int threads = 1;     // of a rank
+  bool trace = false;  // keep what happened in one more step, which is not timed
+  // Called on every rank before each step: a share of the whole, and which case comes next.
+  std::function<void(double done, size_t next)> progress = [](double, size_t) {};
+};
+
+// One rank's step, by its own clock.
+struct Timeline {
+  int64_t begin_ns = 0;  // all ranks had left a barrier
+  int64_t end_ns = 0;
+  std::vector<TraceEvent> events;
+};
+
+struct BenchResult {
+  int64_t waves = 0;
+  std::vector<int64_t> step_ns;             // of the slowest rank, each timed step
+  std::vector<int64_t> host_ns;             // what of it was neither kernels nor waiting, of the rank with most
+  std::array<int64_t, kStages> stage_ns{};  // means over ranks and steps
+  int64_t collectives = 0;                  // as the plan counts them
+  int64_t messages = 0;                     // of a step, all ranks
+  int64_t bytes_sent_max = 0;               // of a step, by the busiest rank
+  int64_t kernels = 0;                      // calls in a step, of the rank with most
+  int64_t scratch_bytes_max = 0;            // allocated by the rank with most
+  int64_t padding_bytes = 0;
+  int64_t predicted_ns = 0;
+  bool bitwise_equal = true;        // all weights in the end, to those of the first case
+  std::vector<Timeline> timelines;  // one a rank, on rank 0, if asked for
+};
+
+int64_t median(std::vector<int64_t> values);  // the lower one of two; 0 of none
+
+// All cases take the same steps on the same gradients, a step of each in turn, so that a machine that slows down slows
+// all of them. All ranks call it, and get the same but for the timelines. Throws InvalidArgument for a plan that cannot
+// be made.
+std::vector<BenchResult> bench(const Workload& workload, Communicator& communicator, std::span<const PlanOptions> cases,
+                               const BenchOptions& options);
+
+}  // namespace muster::run

@@ -1,0 +1,235 @@
+#include "run/workload.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "muster/error.h"
+#include "run/rows.h"
+
+namespace muster::run {
+namespace {
+
+using layout::Interval;
+using layout::Partition;
+using layout::Run;
+
+constexpr int64_t kWeights = -1;  // in place of a step
+
+uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+// The sum of four uniform numbers of 16 bits is near enough to normal: mean 2^17 - 2, deviation 2^16 / sqrt(3).
+float value(uint64_t stream, int64_t element, float unit) {
+  const uint64_t bits = mix(stream + static_cast<uint64_t>(element) * 0x9e3779b97f4a7c15);
+  const uint64_t sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
+  return static_cast<float>(static_cast<int32_t>(sum) - 131070) * unit;
+}
+
+float unit_of(float size) { return size * (std::sqrt(3.0F) / 65536.0F); }
+
+uint16_t to_bf16(float v) {
+  const auto bits = std::bit_cast<uint32_t>(v);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+float from_bf16(uint16_t v) { return std::bit_cast<float>(static_cast<uint32_t>(v) << 16); }
+
+float rounded(Dtype dtype, float v) { return dtype == Dtype::kF32 ? v : from_bf16(to_bf16(v)); }
+
+template <typename Visit>
+void for_each_row(const Partition& partition, int32_t rank, Visit visit) {
+  if (rank == kWhole) {
+    visit(Row{0, 0, element_count(partition.shape())});
+    return;
+  }
+  const int32_t position = partition.position_of(rank);
+  if (position < 0) return;
+  for (const Run& run : partition.shard(position)) for_each_row(partition.shape(), run, visit);
+}
+
+void write_row(Dtype dtype, uint64_t stream, const Row& row, float unit, void* out) {
+  if (dtype == Dtype::kF32) {
+    float* const to = static_cast<float*>(out) + row.offset;
+    for (int64_t i = 0; i < row.count; ++i) to[i] = value(stream, row.first + i, unit);
+  } else {
+    uint16_t* const to = static_cast<uint16_t*>(out) + row.offset;
+    for (int64_t i = 0; i < row.count; ++i) to[i] = to_bf16(value(stream, row.first + i, unit));
+  }
+}
+
+}  // namespace
+
+Workload::Workload(const Problem& problem, const WorkloadOptions& options) : problem_(problem), options_(options) {
+  for (const Parameter& p : problem.parameters) {
+    if (p.dtype == Dtype::kF16 || p.grad_dtype == Dtype::kF16) {
+      throw InvalidArgument(fmt::format("parameter '{}': {} are f16; this runs f32 and bf16", p.name,
+                                        p.dtype == Dtype::kF16 ? "weights" : "gradients"));
+    }
+    partitions_.emplace_back(problem.meshes[p.layout.mesh], p.layout, p.shape, p.name);
+  }
+}
+
+// Of the values: one number a (parameter, step) and, where gradients are averaged, rank.
+uint64_t Workload::stream(int32_t parameter, int64_t step, int32_t rank) const {
+  const uint64_t own = problem_.grad_sync && step != kWeights ? static_cast<uint64_t>(rank) + 1 : 0;
+  uint64_t stream = mix(options_.seed + 0x9e3779b97f4a7c15);
+  for (const uint64_t part : {static_cast<uint64_t>(parameter), static_cast<uint64_t>(step), own}) {
+    stream = mix(stream + part * 0x9e3779b97f4a7c15 + 1);
+  }
+  return stream;
+}
+
+int64_t Workload::elements(int32_t parameter, int32_t rank) const {
+  const Partition& partition = partitions_[parameter];
+  if (rank == kWhole) return element_count(partition.shape());
+  const int32_t position = partition.position_of(rank);
+  return position < 0 ? 0 : partition.local_elements(position);
+}
+
+Dtype Workload::gradient_dtype(int32_t parameter, int32_t rank) const {
+  return rank == kWhole ? Dtype::kF32 : problem_.parameters[parameter].grad_dtype;
+}
+
+void Workload::fill_weights(int32_t parameter, int32_t rank, void* out) const {
+  const Dtype dtype = problem_.parameters[parameter].dtype;
+  const uint64_t key = stream(parameter, kWeights, rank);
+  for_each_row(partitions_[parameter], rank,
+               [&](const Row& row) { write_row(dtype, key, row, unit_of(options_.weight_size), out); });
+}
+
+void Workload::fill_gradients(int32_t parameter, int32_t rank, int64_t step, void* out) const {
+  if (rank == kWhole) {
+    const std::vector<float> all = gradients(parameter, {0, elements(parameter, kWhole)}, step);
+    std::memcpy(out, all.data(), all.size() * sizeof(float));
+    return;
+  }
+  const Dtype dtype = problem_.parameters[parameter].grad_dtype;
+  const uint64_t key = stream(parameter, step, rank);
+  for_each_row(partitions_[parameter], rank,
+               [&](const Row& row) { write_row(dtype, key, row, unit_of(options_.gradient_size), out); });
+}
+
+std::vector<float> Workload::weights(int32_t parameter, Interval elements) const {
+  const Dtype dtype = problem_.parameters[parameter].dtype;
+  const uint64_t key = stream(parameter, kWeights, kWhole);
+  const float unit = unit_of(options_.weight_size);
+  std::vector<float> out(static_cast<size_t>(elements.size()));
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = rounded(dtype, value(key, elements.begin + static_cast<int64_t>(i), unit));
+  }
+  return out;
+}
+
+std::vector<float> Workload::gradients(int32_t parameter, Interval elements, int64_t step) const {
+  const Dtype dtype = problem_.parameters[parameter].grad_dtype;
+  const Partition& partition = partitions_[parameter];
+  const float unit = unit_of(options_.gradient_size);
+  std::vector<float> out(static_cast<size_t>(elements.size()));
+  if (!problem_.grad_sync) {
+    const uint64_t key = stream(parameter, step, kWhole);
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] = rounded(dtype, value(key, elements.begin + static_cast<int64_t>(i), unit));
+    }
+    return out;
+  }
+  for (int32_t rank = 0; rank < problem_.ranks; ++rank) {
+    const uint64_t key = stream(parameter, step, rank);
+    for_each_row(partition, rank, [&](const Row& row) {
+      const int64_t begin = std::max(row.first, elements.begin);
+      const int64_t end = std::min(row.first + row.count, elements.end);
+      for (int64_t e = begin; e < end; ++e) out[e - elements.begin] += rounded(dtype, value(key, e, unit));
+    });
+  }
+  if (partition.replicas() > 1) {
+    for (float& sum : out) sum /= static_cast<float>(partition.replicas());
+  }
+  return out;
+}
+
+void Workload::take_shard(int32_t parameter, int32_t rank, const void* whole, void* shard) const {
+  const int64_t width = byte_size(problem_.parameters[parameter].dtype);
+  for_each_row(partitions_[parameter], rank, [&](const Row& row) {
+    std::memcpy(static_cast<std::byte*>(shard) + row.offset * width,
+                static_cast<const std::byte*>(whole) + row.first * width, static_cast<size_t>(row.count * width));
+  });
+}
+
+int64_t Workload::element_at(int32_t parameter, int32_t rank, int64_t offset) const {
+  int64_t element = -1;
+  for_each_row(partitions_[parameter], rank, [&](const Row& row) {
+    if (offset >= row.offset && offset < row.offset + row.count) element = row.first + offset - row.offset;
+  });
+  return element;
+}
+
+Problem on_one_rank(Problem problem) {
+  problem.ranks = 1;
+  problem.meshes = {{"one", {{"only", 1}}, {}}};
+  problem.grad_sync = false;
+  for (Parameter& p : problem.parameters) {
+    p.layout = {0, {Placement::replicate()}, {}};
+    p.grad_dtype = Dtype::kF32;
+  }
+  return problem;
+}
+
+std::vector<Group> workload_groups() {
+  std::vector<Group> groups(3);
+  for (Group& group : groups) {
+    group.weight_decay = 0.1;
+    group.decay = Decay::kCautious;
+  }
+  for (int32_t g = 0; g < 3; ++g) groups[g].lr = workload_lr(g, 0);
+  groups[2].beta2 = 0.99;
+  return groups;
+}
+
+int32_t workload_group(Algorithm algorithm) {
+  if (is_matrix_algorithm(algorithm)) return 0;
+  return algorithm == Algorithm::kAdamW ? 1 : 2;
+}
+
+double workload_lr(int32_t group, int64_t step) {
+  constexpr double kFirst[] = {0.02, 0.002, 0.0005};
+  return kFirst[group] / (1 + 0.25 * static_cast<double>(step % 8));
+}
+
+Weights::Weights(const Workload& workload, int32_t rank) : problem_(workload.problem()) {
+  for (int32_t p = 0; p < static_cast<int32_t>(problem_.parameters.size()); ++p) {
+    shards_.emplace_back(static_cast<size_t>(workload.elements(p, rank) * byte_size(problem_.parameters[p].dtype)));
+    workload.fill_weights(p, rank, shards_.back().data());
+  }
+}
+
+std::vector<ParameterMemory> Weights::memory() {
+  std::vector<ParameterMemory> memory;
+  for (size_t p = 0; p < shards_.size(); ++p) {
+    const Parameter& parameter = problem_.parameters[p];
+    memory.push_back({.weight = shards_[p].empty() ? nullptr : shards_[p].data(),
+                      .form = parameter.dtype == Dtype::kF32 ? WeightForm::kF32 : WeightForm::kBf16,
+                      .group = workload_group(parameter.algorithm)});
+  }
+  return memory;
+}
+
+Gradients::Gradients(const Workload& workload, int32_t rank) : workload_(workload), rank_(rank) {
+  for (int32_t p = 0; p < static_cast<int32_t>(workload.problem().parameters.size()); ++p) {
+    shards_.emplace_back(static_cast<size_t>(workload.elements(p, rank) * byte_size(workload.gradient_dtype(p, rank))));
+    pointers_.push_back(shards_.back().empty() ? nullptr : shards_.back().data());
+  }
+}
+
+std::span<void* const> Gradients::at(int64_t step) {
+  for (size_t p = 0; p < shards_.size(); ++p) {
+    workload_.fill_gradients(static_cast<int32_t>(p), rank_, step, shards_[p].data());
+  }
+  return pointers_;
+}
+
+}  // namespace muster::run

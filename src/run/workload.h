@@ -1,0 +1,95 @@
+// A model in training without the training: weights and gradients from a hash of what they belong to, so that every
+// layout of a model gets the same logical values, and nobody has to hold or send them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "layout/partition.h"
+#include "muster/optimizer.h"
+
+namespace muster::run {
+
+struct WorkloadOptions {
+  uint64_t seed = 1;
+  float weight_size = 0.02F;  // standard deviations; the values are about normal
+  float gradient_size = 0.001F;
+};
+
+// A rank's index for the one rank that holds everything.
+inline constexpr int32_t kWhole = -1;
+
+class Workload {
+ public:
+  // Keeps the problem by reference. Throws InvalidArgument naming the parameter whose dtype is neither f32 nor bf16.
+  explicit Workload(const Problem& problem, const WorkloadOptions& options = {});
+  Workload(Problem&& problem, const WorkloadOptions& options = {}) = delete;
+
+  const Problem& problem() const { return problem_; }
+
+  // What a rank holds of a parameter, in elements; kWhole: all of it.
+  int64_t elements(int32_t parameter, int32_t rank) const;
+  // Gradients are in the parameter's grad dtype; those of kWhole always in f32.
+  Dtype gradient_dtype(int32_t parameter, int32_t rank) const;
+
+  // Write a rank's shard in the order of its storage. Gradients of the parameters differ by rank where Muster averages
+  // them; kWhole then gets the averages: sums in the order of the ranks, in f32, over their number.
+  void fill_weights(int32_t parameter, int32_t rank, void* out) const;
+  void fill_gradients(int32_t parameter, int32_t rank, int64_t step, void* out) const;
+
+  // A stretch of a whole parameter, as kWhole sees it.
+  std::vector<float> weights(int32_t parameter, layout::Interval elements) const;
+  std::vector<float> gradients(int32_t parameter, layout::Interval elements, int64_t step) const;
+
+  // A rank's part of what is the whole parameter elsewhere, in the parameter's dtype.
+  void take_shard(int32_t parameter, int32_t rank, const void* whole, void* shard) const;
+  // Where the element at a place of the rank's storage is in the whole parameter.
+  int64_t element_at(int32_t parameter, int32_t rank, int64_t offset) const;
+
+ private:
+  uint64_t stream(int32_t parameter, int64_t step, int32_t rank) const;
+
+  const Problem& problem_;
+  WorkloadOptions options_;
+  std::vector<layout::Partition> partitions_;
+};
+
+// The same parameters on one rank that holds all of them.
+Problem on_one_rank(Problem problem);
+
+// Groups that suit made-up gradients: one for matrices, one for AdamW, one for Lion, all with cautious decay.
+std::vector<Group> workload_groups();
+int32_t workload_group(Algorithm algorithm);
+// The learning rate of a group falls from step to step, so that a change that gets lost shows.
+double workload_lr(int32_t group, int64_t step);
+
+// One rank's weights, at their start.
+class Weights {
+ public:
+  Weights(const Workload& workload, int32_t rank);
+
+  std::vector<ParameterMemory> memory();
+  std::span<const std::byte> shard(int32_t parameter) const { return shards_[static_cast<size_t>(parameter)]; }
+
+ private:
+  const Problem& problem_;
+  std::vector<std::vector<std::byte>> shards_;
+};
+
+// One rank's gradients, one step's at a time.
+class Gradients {
+ public:
+  Gradients(const Workload& workload, int32_t rank);
+
+  std::span<void* const> at(int64_t step);  // valid until the next call
+
+ private:
+  const Workload& workload_;
+  int32_t rank_;
+  std::vector<std::vector<std::byte>> shards_;
+  std::vector<void*> pointers_;
+};
+
+}  // namespace muster::run

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# The contract of `muster bench`. Usage: bench.sh MUSTER
+set -euo pipefail
+. "$(dirname "$0")/support/checks.sh"
+
+echo "== what it prints"
+gives all "$muster" bench "$small" --ranks 3 --strategy all --waves 1,2 --json
+holds '[s["strategy"] for s in all["strategies"]] == ["global", "global", "per_matrix", "chunked", "grouped",
+  "megabatch", "routed", "layerwise"]'
+holds 'not any({"strategy", "step_ms", "host_ms", "collectives", "messages", "bytes_sent_max", "kernels",
+  "scratch_bytes_max", "bitwise_equal"} - set(s) for s in all["strategies"])'
+holds '[s["waves"] for s in all["strategies"][:2]] == [1, 2]'
+holds '__builtins__["all"](s["bitwise_equal"] is True and s["step_ms"] >= s["step_ms_min"] > 0 for s in all["strategies"])'
+holds 'min(s["collectives"] for s in all["strategies"]) == all["strategies"][0]["collectives"] == 2'
+table=$("$muster" bench "$small" --ranks 2 --steps 2)
+for part in 'small on 2 ranks (local)' 'medians of 2 steps' 'per_matrix' 'chunked' 'megabatch' 'global' 'speed-up'; do
+  grep -qF -- "$part" <<<"$table" || fail "the table lacks: $part"
+done
+
+echo "== --trace"
+gives traced "$muster" bench "$small" --ranks 2 --strategy megabatch,global --trace "$work/trace.json" --json
+holds '{e["pid"] for e in trace["traceEvents"]} == {0, 1}'
+holds '{e["ph"] for e in trace["traceEvents"]} == {"X", "M"}'
+holds '{e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"} >= {"compute", "exchange"}'
+holds 'len([e for e in trace["traceEvents"] if e.get("cat") == "step"]) == 4'
+holds 'any(e.get("cat") == "exchange" and e["args"]["bytes"] > 0 for e in trace["traceEvents"])'
+
+echo "== over MPI"
+if has_mpi; then
+  for ranks in 1 2 4; do
+    gives mpi on "$ranks" "$muster" bench "$small" --mesh "fsdp=$ranks" --steps 2 --json
+    holds "mpi['comm'] == 'mpi' and mpi['ranks'] == $ranks and len(mpi['strategies']) == 4"
+    holds '__builtins__["all"](s["bitwise_equal"] for s in mpi["strategies"])'
+  done
+  gives traced on 2 "$muster" bench "$small" --ranks 2 --strategy global --trace "$work/trace.json" --json
+  holds '{e["pid"] for e in trace["traceEvents"]} == {0, 1}'
+  refuses 2 '3 ranks, but mpirun started 2' on 2 "$muster" bench "$small" --ranks 3
+else
+  echo "skipped: no MPI"
+fi
+
+echo "== bad input"
+refuses 2 '--strategy' "$muster" bench "$small" --ranks 2 --strategy global,fastest
+refuses 2 '--waves' "$muster" bench "$small" --ranks 2 --waves 0.5
+refuses 2 '--waves' "$muster" bench "$small" --ranks 2 --waves 2 --strategy per_matrix
+refuses 2 '--steps' "$muster" bench "$small" --ranks 2 --steps 0
+refuses 2 '--comm' "$muster" bench "$small" --ranks 2 --comm nccl
+refuses 2 '--device' "$muster" bench "$small" --ranks 2 --device cuda
+refuses 2 '--trace' "$muster" bench "$small" --ranks 2 --trace "$work/no/such/folder"
+refuses 2 '--cost' "$muster" bench "$small" --ranks 2 --cost "$work/none"
+refuses 2 '--mesh' "$muster" bench "$small"
+
+finish

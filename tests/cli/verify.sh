@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# The contract of `muster verify`. Usage: verify.sh MUSTER
+set -euo pipefail
+. "$(dirname "$0")/support/checks.sh"
+
+echo "== what it prints"
+gives plain "$muster" verify "$small" --ranks 3 --json
+holds 'not {"cases", "bitwise_equal", "max_error", "tolerance"} - set(plain)'
+holds 'plain["cases"] == 11 and plain["bitwise_equal"] is True and 0 < plain["max_error"] < plain["tolerance"]'
+holds 'len(plain["case_table"]) == 11 and plain["reference_matrices"] == 16'
+gives exact "$muster" verify "$small" --ranks 3 --wire f32 --strategy global --waves 2 --json
+holds 'exact["cases"] == 1 and exact["tolerance"] < plain["tolerance"] and exact["max_error"] < exact["tolerance"]'
+table=$("$muster" verify "$small" --ranks 2 --steps 3 --strategy global,megabatch)
+for part in 'small on 2 ranks (local), 3 steps' 'megabatch' 'tolerance'; do
+  grep -qF -- "$part" <<<"$table" || fail "the table lacks: $part"
+done
+
+echo "== meshes"
+for mesh in fsdp=1 fsdp=5 fsdp=8 fsdp=2,tp=2 tp=3,fsdp=2 replicate=3 replicate=2,fsdp=3; do
+  gives mesh "$muster" verify "$small" --mesh "$mesh" --layers 1 --json
+  holds "mesh['bitwise_equal'] and mesh['max_error'] < mesh['tolerance'] and mesh['cases'] > 8 or print('$mesh')"
+done
+sed 's/"name": "small",/"name": "sync", "grad_sync": true,/' "$small" >"$work/sync.model"
+gives sync "$muster" verify "$work/sync.model" --mesh replicate=3 --json
+holds 'sync["bitwise_equal"] and sync["max_error"] < sync["tolerance"]'
+gives threads "$muster" verify "$small" --ranks 2 --threads 2 --strategy global --json
+holds 'threads["bitwise_equal"] and threads["max_error"] == plain["max_error"]'
+gives moe "$muster" verify "$root/examples/models/moe-vision.json" --layers 1 --strategy global --waves 0,3 --json
+holds 'moe["bitwise_equal"] and moe["ranks"] == 8 and moe["max_error"] < moe["tolerance"]'
+
+echo "== over MPI"
+if has_mpi; then
+  for ranks in 1 2 4; do
+    gives mpi on "$ranks" "$muster" verify "$small" --mesh "fsdp=$ranks" --json
+    holds "mpi['comm'] == 'mpi' and mpi['ranks'] == $ranks and mpi['bitwise_equal'] and mpi['cases'] > 8"
+    holds 'mpi["max_error"] == plain["max_error"]'
+  done
+  refuses 2 '4 ranks, but mpirun started 2' on 2 "$muster" verify "$small" --ranks 4
+  refuses 2 '4 ranks, but mpirun started 1' on 1 "$muster" verify "$small" --ranks 4
+  refuses 2 '--steps' on 2 "$muster" verify "$small" --ranks 2 --steps x
+  refuses 2 'local' on 2 "$muster" verify "$small" --ranks 2 --comm local
+  refuses 2 'mpirun started 1' env ASAN_OPTIONS=detect_leaks=0 "$muster" verify "$small" --ranks 2 --comm mpi
+  # One rank alone cannot read its model; one rank alone takes another step. Either ends all.
+  cat >"$work/uneven" <<'SH'
+#!/bin/sh
+if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then exec "$@" $ODD; fi
+exec "$@"
+SH
+  chmod +x "$work/uneven"
+  ODD=--rules=missing.txt refuses 2 missing.txt on 2 "$work/uneven" "$muster" verify "$small" --ranks 2
+  ODD=--steps=3 refuses 1 '' on 2 "$work/uneven" "$muster" verify "$small" --ranks 2
+else
+  echo "skipped: no MPI"
+fi
+
+echo "== bad input"
+refuses 2 '--strategy' "$muster" verify "$small" --ranks 2 --strategy fastest
+refuses 2 'twice' "$muster" verify "$small" --ranks 2 --strategy global,global
+refuses 2 '--waves' "$muster" verify "$small" --ranks 2 --waves 1,x
+refuses 2 '--waves' "$muster" verify "$small" --ranks 2 --waves 2 --strategy megabatch
+refuses 2 '--steps' "$muster" verify "$small" --ranks 2 --steps 0
+refuses 2 '--wire' "$muster" verify "$small" --ranks 2 --wire f16
+refuses 2 '--comm' "$muster" verify "$small" --ranks 2 --comm pigeon
+refuses 2 '--device' "$muster" verify "$small" --ranks 2 --device tpu
+refuses 2 '--threads' "$muster" verify "$small" --ranks 2 --threads 0
+refuses 2 'no-such-model' "$muster" verify no-such-model --ranks 2
+refuses 2 'l.0.qkv' "$muster" verify "$small" --ranks 2 --strategy grouped
+sed 's/"bf16"/"f16"/' "$small" >"$work/half.model"
+refuses 2 'l.0.down' "$muster" verify "$work/half.model" --ranks 2
+
+finish
