@@ -6,7 +6,7 @@ configure = @echo "configure: $(1)"; cmake --preset $(1) >/dev/null
 compile = @echo "build: $(strip $(1) $(2))"; cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2))
 run_tests = @echo "test: $(1)"; ctest --preset $(1) --parallel $(JOBS)
 
-.PHONY: build test demo bench asan tsan fuzz format check-format setup clean
+.PHONY: build test demo bench bench-step asan tsan fuzz format check-format setup clean
 
 # The release command, build/bin/muster.
 build: setup
@@ -25,6 +25,12 @@ bench: setup
 	$(call configure,release)
 	$(call compile,release)
 	@for bench in build/benchmarks/*_bench; do [ ! -x "$$bench" ] || { echo "bench: $$bench"; "$$bench"; } || exit 1; done
+
+# A step against the usual way and torch.optim.Muon, which it downloads.
+bench-step: setup
+	$(call configure,release)
+	$(call compile,release,step_bench)
+	@benchmarks/step
 
 asan tsan: setup
 	$(call configure,$@)

@@ -20,9 +20,18 @@ std::string_view name(Strategy strategy);
 Strategy parse_strategy(std::string_view name);  // throws InvalidArgument
 const std::vector<Strategy>& all_strategies();
 
+// Which matrices go first. Small ones arrive sooner, so that the first computation starts sooner.
+enum class WaveOrder : uint8_t { kSmallFirst, kSmallLast };
+
+// When AdamW and Lion update: beside the matrices of every wave, where they fill the time exchanges take, or all in the
+// last wave.
+enum class ElementwiseOrder : uint8_t { kInterleaved, kLast };
+
 struct PlanOptions {
   Strategy strategy = Strategy::kGlobal;
-  int32_t waves = 0;                // 0: as many as predicted time and the cap ask for. kGlobal only
+  int32_t waves = 0;  // 0: as many as predicted time and the cap ask for. kGlobal only, as the next two
+  WaveOrder wave_order = WaveOrder::kSmallFirst;
+  ElementwiseOrder elementwise = ElementwiseOrder::kInterleaved;
   int64_t scratch_bytes = 1 << 30;  // cap on a rank's scratch; 0: none. Held by kGlobal; the others have no such notion
   CostTable cost = CostTable::h200();
 };
@@ -56,6 +65,8 @@ struct ElementShare {
 
 struct Plan {
   Strategy strategy = Strategy::kGlobal;
+  WaveOrder wave_order = WaveOrder::kSmallFirst;
+  ElementwiseOrder elementwise = ElementwiseOrder::kInterleaved;
   // One entry a matrix, in the order of the parameters, then batch index, row block, column block.
   std::vector<int32_t> owner;
   std::vector<int32_t> wave;

@@ -13,8 +13,9 @@ namespace muster::engine {
 
 namespace {
 
-// Matrices that go through the workspace together take at most this much of it; one always may.
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+// Matrices that go through the workspace together take at most this much of it for each that the kernels work on side
+// by side; one always may. Two matrices of 3072 x 768 on two threads take 90 MiB.
+constexpr int64_t kWorkspaceBytes = int64_t{48} << 20;
 
 template <typename T>
 T* at(T* base, int64_t elements, int64_t width) {
@@ -75,7 +76,8 @@ Executor::Executor(const plan::Catalog& catalog, std::span<const ParameterMemory
       recorder_(recorder),
       arena_(full.arena_bytes) {
   for (const Parameter& p : problem_.parameters) streams_.push_back(stream_of(p.name));
-  const int64_t left = scratch_cap == 0 ? kWorkspaceBytes : std::min(kWorkspaceBytes, scratch_cap - arena_.size());
+  const int64_t most = kWorkspaceBytes * kernels.side_by_side();
+  const int64_t left = scratch_cap == 0 ? most : std::min(most, scratch_cap - arena_.size());
   // One matrix always fits, as the plan has seen to; more as far as there is room.
   int64_t bytes = 0;
   for (const WaveProgram& wave : full.waves) {
@@ -106,7 +108,11 @@ Executor::Workshop Executor::workshop(const BatchKey& key, bool home, int64_t ma
 
 Executor::Workshop Executor::best_workshop(const BatchKey& key, bool home, size_t matrices) const {
   auto count = static_cast<int64_t>(matrices);
-  while (count > 1 && workshop(key, home, count).total() > workspace_.size()) count = (count + 1) / 2;
+  // What is left over from a multiple of it would keep all threads on one matrix, which is slower than one on each.
+  const int64_t unit = kernels_.side_by_side();
+  while (count > 1 && workshop(key, home, count).total() > workspace_.size()) {
+    count = count >= 2 * unit ? count / 2 / unit * unit : count - 1;
+  }
   return workshop(key, home, count);
 }
 

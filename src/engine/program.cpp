@@ -391,8 +391,9 @@ class Compiler {
     }
   }
 
-  // Elementwise parameters that are held once: spread over the waves, to hide the exchanges.
+  // Elementwise parameters that are held once: spread over the waves, to hide the exchanges, unless the plan says last.
   void hold_ranges() {
+    const bool last = plan_.elementwise == ElementwiseOrder::kLast;
     const Problem& problem = catalog_.problem();
     std::vector<std::pair<int32_t, int64_t>> held;
     int64_t total = 0;
@@ -408,7 +409,7 @@ class Compiler {
     int64_t before = 0;
     for (const auto& [p, elements] : held) {
       if (elements == 0) continue;
-      const int64_t wave = std::min(waves - 1, before / (total / waves + 1));
+      const int64_t wave = last ? waves - 1 : std::min(waves - 1, before / (total / waves + 1));
       add_ranges(program_.waves[wave], p, 0, elements);
       before += elements;
     }

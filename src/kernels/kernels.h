@@ -165,6 +165,8 @@ class Kernels {
   virtual void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges) = 0;
   virtual void lion(const LionOptions& options, std::span<const ElementRange> ranges) = 0;
 
+  // Matrices that are orthogonalized at the same time, where the batch and the scratch have as many.
+  virtual int64_t side_by_side() const { return 1; }
   // Scratch for `batch` matrices of one shape; with batch 1, the least any batch of that shape needs.
   virtual int64_t orthogonalize_workspace(MatrixShape shape, int64_t batch) const = 0;
   virtual void orthogonalize(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const MatrixPair> batch,

@@ -398,6 +398,7 @@ class Accountant {
     const auto waves = static_cast<int64_t>(plan_.waves.size());
     const int64_t all = elementwise_ns_[rank];
     if (plan_.strategy != Strategy::kGlobal) return w == 0 ? all : 0;
+    if (plan_.elementwise == ElementwiseOrder::kLast) return w + 1 == waves ? all : 0;
     return mul_div(all, w + 1, waves) - mul_div(all, w, waves);
   }
 

@@ -47,7 +47,7 @@ class Search {
       if (found && (!best || found->ns < best->ns)) best = std::move(found);
     }
     // The peers' rounds without their padding: rarely faster, and then by a few percent.
-    if (options_.waves == 0) {
+    if (options_.waves == 0 && options_.wave_order == WaveOrder::kSmallFirst) {
       for (const Plan& peer : {build_chunked(catalog_), build_megabatch(catalog_), build_layerwise(catalog_)}) {
         Plan ragged = with_owners(peer.owner);
         ragged.wave = peer.wave;
@@ -84,6 +84,8 @@ class Search {
   Plan with_owners(std::vector<int32_t> owner) const {
     Plan plan;
     plan.strategy = Strategy::kGlobal;
+    plan.wave_order = options_.wave_order;
+    plan.elementwise = options_.elementwise;
     plan.owner = std::move(owner);
     const Ledger ledger = replay(catalog_, cost_, plan.owner);
     std::vector<int64_t> totals;
@@ -112,12 +114,12 @@ class Search {
 
   // The fastest cut into waves that keeps the scratch cap, if any does.
   std::optional<Found> best_waves(const Plan& owned, WaveCut cut, const std::vector<int32_t>& counts) {
-    const WaveOrder order(catalog_, cost_, owned.owner, cut);
+    const Lineup lineup(catalog_, cost_, owned.owner, cut, options_.wave_order);
     std::optional<Found> best;
     int32_t fruitless = 0;
     for (const int32_t count : counts) {
       Plan plan = owned;
-      plan.wave = order.waves(count);
+      plan.wave = lineup.waves(count);
       const Outcome outcome = keep_faster(std::move(plan), best);
       if (outcome == Outcome::kKept) fruitless = 0;
       if (outcome == Outcome::kSlower && ++fruitless == kPatience) break;

@@ -104,6 +104,15 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
     throw InvalidArgument(
         fmt::format("waves {}: strategy {} fixes its own rounds", options.waves, name(options.strategy)));
   }
+  const bool default_order =
+      options.wave_order == WaveOrder::kSmallFirst && options.elementwise == ElementwiseOrder::kInterleaved;
+  if (options.wave_order > WaveOrder::kSmallLast || options.elementwise > ElementwiseOrder::kLast) {
+    throw InvalidArgument(fmt::format("wave order {}, elementwise order {}: expected 0 or 1",
+                                      static_cast<int>(options.wave_order), static_cast<int>(options.elementwise)));
+  }
+  if (!default_order && options.strategy != Strategy::kGlobal) {
+    throw InvalidArgument(fmt::format("wave order: strategy {} fixes its own", name(options.strategy)));
+  }
   if (options.scratch_bytes < 0) throw InvalidArgument(fmt::format("scratch cap of {} bytes", options.scratch_bytes));
   const plan::Catalog catalog(problem);
   const plan::CostModel cost(catalog, options.cost);

@@ -143,6 +143,9 @@ StreamRange share_in_wave(const Plan& plan, const ElementShare& share, size_t i,
   const int64_t size = share.cuts[i + 1] - begin;
   // Peers update elementwise parameters in a call of their own; here it rides on the first round.
   if (plan.strategy != Strategy::kGlobal) return wave == 0 ? StreamRange{begin, begin + size} : StreamRange{};
+  if (plan.elementwise == ElementwiseOrder::kLast) {
+    return wave + 1 == waves ? StreamRange{begin, begin + size} : StreamRange{};
+  }
   auto at = [&](int64_t w) { return w == waves ? size : std::min(size, mul_div(size, w, waves) / kGrain * kGrain); };
   return {begin + at(wave), begin + at(wave + 1)};
 }

@@ -17,7 +17,8 @@ bool stays_home(const Catalog& catalog, int32_t matrix, int32_t owner) {
 
 }  // namespace
 
-WaveOrder::WaveOrder(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut)
+Lineup::Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut,
+               WaveOrder wave_order)
     : items_(catalog.matrix_count()), item_of_(catalog.matrix_count()) {
   const int32_t n = catalog.matrix_count();  // there are no more shapes than that
   const bool a_rank_each = cut == WaveCut::kByTime || cut == WaveCut::kByCompute;
@@ -36,6 +37,7 @@ WaveOrder::WaveOrder(const Catalog& catalog, const CostModel& cost, const std::v
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     return std::tuple(items_[a].largest, items_[a].kind, a) < std::tuple(items_[b].largest, items_[b].kind, b);
   });
+  if (wave_order == WaveOrder::kSmallLast) std::reverse(order.begin(), order.end());
   for (const int32_t i : order) {
     int64_t& before = total_[items_[i].sequence];
     items_[i].middle = 2 * before + items_[i].time;
@@ -43,7 +45,7 @@ WaveOrder::WaveOrder(const Catalog& catalog, const CostModel& cost, const std::v
   }
 }
 
-std::vector<int32_t> WaveOrder::waves(int32_t count) const {
+std::vector<int32_t> Lineup::waves(int32_t count) const {
   std::vector<int32_t> wave;
   std::vector<int32_t> used(count, 0);
   for (const int32_t i : item_of_) {

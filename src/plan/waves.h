@@ -5,12 +5,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "muster/plan.h"
 #include "plan/catalog.h"
 #include "plan/cost_model.h"
 
 namespace muster::plan {
 
-// Where one wave ends and the next begins. Small matrices always come first.
+// Where one wave ends and the next begins.
 enum class WaveCut : uint8_t {
   kByTime,     // every rank spreads what its matrices cost it evenly over the waves
   kByCompute,  // the same, of their computation alone
@@ -20,9 +21,10 @@ enum class WaveCut : uint8_t {
 
 // Matrices in the order of their waves, ready to be cut into any number of them. The first two cuts keep those that
 // travel apart from those that stay home: the latter hide the exchanges.
-class WaveOrder {
+class Lineup {
  public:
-  WaveOrder(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut);
+  Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut,
+         WaveOrder order);
 
   // A wave for every matrix, 0 to K - 1, each used; K is at most `count`.
   std::vector<int32_t> waves(int32_t count) const;

@@ -23,7 +23,6 @@ TEST(Products, ASymmetricProductIsRightAndSymmetricToTheBit) {
       for (int64_t i = 0; i < n; ++i) {
         for (int64_t j = 0; j < i; ++j) symmetric[j * n + i] = symmetric[i * n + j];
       }
-      std::vector<float> c(static_cast<size_t>(n * n), std::nanf(""));
       SymmetricProduct product{.n = n, .inner = inner};
       const int64_t stride = tall ? n : inner;
       product.a = {x.data(), stride, transpose};
@@ -32,36 +31,82 @@ TEST(Products, ASymmetricProductIsRightAndSymmetricToTheBit) {
       product.beta = -2;
       product.d = symmetric.data();
       product.diagonal = 3;
-      product.c = c.data();
-      for (int64_t t = 0; t < tasks(product); ++t) run(product, t);
       const auto at = [&](int64_t i, int64_t k) { return static_cast<double>(tall ? x[k * n + i] : x[i * inner + k]); };
-      for (int64_t i = 0; i < n; i += 1 + n / 40) {
-        for (int64_t j = 0; j < n; ++j) {
-          double expected = -2.0 * symmetric[i * n + j] + (i == j ? 3 : 0);
-          for (int64_t k = 0; k < inner; ++k) expected += 0.5 * at(i, k) * at(j, k);
-          ASSERT_NEAR(c[i * n + j], expected, kTolerance) << n << " " << i << " " << j;
-          ASSERT_EQ(c[i * n + j], c[j * n + i]);
+      for (const int strips : {1, 3, 8}) {
+        std::vector<float> c(static_cast<size_t>(n * n), std::nanf(""));
+        product.c = c.data();
+        for (int64_t t = 0; t < tasks(product, strips); ++t) run(product, strips, t);
+        for (int64_t i = 0; i < n; i += 1 + n / 40) {
+          for (int64_t j = 0; j < n; ++j) {
+            double expected = -2.0 * symmetric[i * n + j] + (i == j ? 3 : 0);
+            for (int64_t k = 0; k < inner; ++k) expected += 0.5 * at(i, k) * at(j, k);
+            ASSERT_NEAR(c[i * n + j], expected, kTolerance) << n << " " << i << " " << j;
+            ASSERT_EQ(c[i * n + j], c[j * n + i]);
+          }
         }
       }
     }
   }
 }
 
-TEST(Products, TilesCoverTheWholeProduct) {
+TEST(Products, StripsCoverTheWholeProduct) {
   for (const MatrixShape shape : {MatrixShape{1, 1}, {3, 770}, {257, 5}, {520, 769}, {256, 768}}) {
     const int64_t inner = 9;
     const std::vector<float> a = random_values(shape.rows * inner, 3);
     const std::vector<float> b = random_values(inner * shape.columns, 4);
-    std::vector<float> c(static_cast<size_t>(shape.rows * shape.columns), std::nanf(""));
-    const Product product{shape.rows, shape.columns, inner, a.data(), b.data(), c.data()};
-    for (int64_t t = 0; t < tasks(product); ++t) run(product, t);
-    for (int64_t i = 0; i < shape.rows; ++i) {
-      for (int64_t j = 0; j < shape.columns; ++j) {
-        double expected = 0;
-        for (int64_t k = 0; k < inner; ++k) {
-          expected += static_cast<double>(a[i * inner + k]) * b[k * shape.columns + j];
+    for (const int strips : {1, 3, 8}) {
+      std::vector<float> c(static_cast<size_t>(shape.rows * shape.columns), std::nanf(""));
+      const Product product{shape.rows, shape.columns, inner, a.data(), b.data(), c.data()};
+      for (int64_t t = 0; t < tasks(product, strips); ++t) run(product, strips, t);
+      for (int64_t i = 0; i < shape.rows; ++i) {
+        for (int64_t j = 0; j < shape.columns; ++j) {
+          double expected = 0;
+          for (int64_t k = 0; k < inner; ++k) {
+            expected += static_cast<double>(a[i * inner + k]) * b[k * shape.columns + j];
+          }
+          ASSERT_NEAR(c[i * shape.columns + j], expected, kTolerance) << i << " " << j;
         }
-        ASSERT_NEAR(c[i * shape.columns + j], expected, kTolerance) << i << " " << j;
+      }
+    }
+  }
+}
+
+// Layouts would give different weights if this failed: how a product is cut depends on the batch and the strips. The
+// inner sizes are below, at and above what BLIS sums at once.
+TEST(Products, HowAProductIsCutDoesNotChangeItsBits) {
+  for (const MatrixShape shape : {MatrixShape{97, 97}, {193, 200}, {300, 101}, {391, 577}, {768, 768}}) {
+    for (const int64_t inner : {1, 7, 255, 256, 257, 384, 700, 1025}) {
+      const std::vector<float> a = random_values(shape.rows * inner, 5);
+      const std::vector<float> b = random_values(inner * shape.columns, 6);
+      const std::vector<float> d = random_values(shape.rows * shape.rows, 7);
+      const auto product = [&](int strips) {
+        std::vector<float> c(static_cast<size_t>(shape.rows * shape.columns));
+        const Product p{shape.rows, shape.columns, inner, a.data(), b.data(), c.data()};
+        for (int64_t t = 0; t < tasks(p, strips); ++t) run(p, strips, t);
+        return c;
+      };
+      const auto symmetric = [&](int strips, Transpose transpose) {
+        const bool tall = transpose == Transpose::kYes;
+        std::vector<float> c(static_cast<size_t>(shape.rows * shape.rows));
+        SymmetricProduct p{.n = shape.rows, .inner = inner};
+        const int64_t stride = tall ? shape.rows : inner;
+        p.a = {a.data(), stride, transpose};
+        p.b = {a.data(), stride, tall ? Transpose::kNo : Transpose::kYes};
+        p.alpha = 0.3f;
+        p.beta = -1.7f;
+        p.d = d.data();
+        p.diagonal = 0.9f;
+        p.c = c.data();
+        for (int64_t t = 0; t < tasks(p, strips); ++t) run(p, strips, t);
+        return c;
+      };
+      const std::vector<float> whole = product(1);
+      const std::vector<float> wide = symmetric(1, Transpose::kNo);
+      const std::vector<float> tall = symmetric(1, Transpose::kYes);
+      for (const int strips : {2, 3, 5, 8, 64}) {
+        ASSERT_EQ(product(strips), whole) << shape.rows << "x" << shape.columns << "x" << inner << " " << strips;
+        ASSERT_EQ(symmetric(strips, Transpose::kNo), wide) << shape.rows << "x" << inner << " " << strips;
+        ASSERT_EQ(symmetric(strips, Transpose::kYes), tall) << shape.rows << "x" << inner << " " << strips;
       }
     }
   }

@@ -37,6 +37,8 @@ TEST(Hashes, ChangeWithEverythingThatThePlannerReads) {
       [](Problem&, PlanOptions& o) { o.cost = CostTable::cpu(); },
       [](Problem&, PlanOptions& o) { o.cost.message_ns += 1; },
       [](Problem&, PlanOptions& o) { o.strategy = Strategy::kChunked; },
+      [](Problem&, PlanOptions& o) { o.wave_order = WaveOrder::kSmallLast; },
+      [](Problem&, PlanOptions& o) { o.elementwise = ElementwiseOrder::kLast; },
   };
   std::set<uint64_t> seen;
   for (const auto& change : changes) {

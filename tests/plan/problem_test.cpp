@@ -118,6 +118,15 @@ TEST(Plans, RefuseBadOptions) {
   options = test::with(Strategy::kChunked);
   options.waves = 2;
   refused(options, "waves 2: strategy chunked");
+  options = test::with(Strategy::kGrouped);
+  options.wave_order = WaveOrder::kSmallLast;
+  refused(options, "wave order: strategy grouped");
+  options = test::with(Strategy::kRouted);
+  options.elementwise = ElementwiseOrder::kLast;
+  refused(options, "wave order: strategy routed");
+  options = {};
+  options.wave_order = static_cast<WaveOrder>(7);
+  refused(options, "wave order 7");
   options = {};
   options.scratch_bytes = 1 << 20;
   refused(options, "scratch cap of 1 MiB is below the 5 MiB that a 512x512 matrix of 'w' takes");

@@ -181,6 +181,10 @@ RandomCase random_case(uint64_t seed) {
   options.cost.ranks_per_node = random.between(1, 5);
   if (random.one_in(4)) options.cost.batch_ns = options.cost.exchange_ns = options.cost.message_ns = 0;
   if (random.one_in(4)) options.cost.inter_node_mbps = random.between(10, 100);
+  if (options.strategy == Strategy::kGlobal) {
+    if (random.one_in(4)) options.wave_order = WaveOrder::kSmallLast;
+    if (random.one_in(4)) options.elementwise = ElementwiseOrder::kLast;
+  }
   return out;
 }
 

@@ -95,6 +95,8 @@ class CpuKernels final : public Kernels {
     });
   }
 
+  int64_t side_by_side() const override { return pool_.threads(); }
+
   int64_t orthogonalize_workspace(MatrixShape shape, int64_t batch) const override {
     return std::min<int64_t>(batch, pool_.threads()) * orthogonalize_matrix_bytes(form_of(shape), shape);
   }

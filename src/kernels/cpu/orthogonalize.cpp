@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -81,7 +82,10 @@ class Group {
   // product(m) on every matrix.
   template <typename F>
   void multiply(const F& product) const {
-    each(tasks(product(0)), [&](int64_t m, int64_t task) { cpu::run(product(m), task); });
+    // As few strips as give every thread the same number of them.
+    const int threads = pool_ == nullptr ? 1 : pool_->threads();
+    const int strips = threads / std::gcd(threads, static_cast<int>(matrices_.size()));
+    each(tasks(product(0), strips), [&](int64_t m, int64_t task) { cpu::run(product(m), strips, task); });
   }
 
   void normalize() {
@@ -294,7 +298,7 @@ void orthogonalize(const OrthogonalizeContext& context, const OrthogonalizeOptio
     Group(context, options, shape, batch.subspan(i, 1), scratch + thread * each, nullptr).run();
   });
 
-  // All threads on the tiles of what is left.
+  // All threads on strips of what is left.
   ThreadPool* pool = small ? nullptr : &context.pool;
   for (int64_t begin = alone; begin < count; begin += room) {
     const auto group = batch.subspan(begin, std::min(room, count - begin));

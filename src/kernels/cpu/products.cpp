@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <blis.h>
+#include <cmath>
 
 namespace muster::kernels::cpu {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // What one call computes: all of C, or its lower triangle (rows and columns alike).
 enum class Part : uint8_t { kAll, kLower };
@@ -18,38 +17,76 @@ struct Block {
   Part part;
 };
 
-// C = alpha op(A) op(B) + beta C, on this thread.
-void gemm(const Block& block, float alpha, Operand a, Operand b, float beta, float* c, int64_t c_stride) {
+// C = op(A) op(B), on this thread. Each element is summed over `inner` in blocks and an order that BLIS fixes by
+// `inner` alone, and edges go through the same kernel as the middle, so it does not matter which part of a product a
+// call is. Other factors than 1 and 0 would: edges round them separately.
+void gemm(const Block& block, Operand a, Operand b, float* c, int64_t c_stride) {
   rntm_t runtime;
   bli_rntm_init(&runtime);
   bli_rntm_set_num_threads(1, &runtime);
-  // BLIS has a path for small operands that does not pack them. On our tiles it is up to three times slower.
+  // BLIS has a path for small operands that does not pack them. On our strips it is up to three times slower.
   bli_rntm_disable_l3_sup(&runtime);
   const auto name = [](Operand o) { return o.transpose == Transpose::kYes ? BLIS_TRANSPOSE : BLIS_NO_TRANSPOSE; };
   float* a_data = const_cast<float*>(a.data);
   float* b_data = const_cast<float*>(b.data);
+  float one = 1;
+  float zero = 0;
   if (block.part == Part::kLower) {
-    bli_sgemmt_ex(BLIS_LOWER, name(a), name(b), block.rows, block.inner, &alpha, a_data, a.stride, 1, b_data, b.stride,
-                  1, &beta, c, c_stride, 1, nullptr, &runtime);
+    bli_sgemmt_ex(BLIS_LOWER, name(a), name(b), block.rows, block.inner, &one, a_data, a.stride, 1, b_data, b.stride, 1,
+                  &zero, c, c_stride, 1, nullptr, &runtime);
   } else {
-    bli_sgemm_ex(name(a), name(b), block.rows, block.columns, block.inner, &alpha, a_data, a.stride, 1, b_data,
-                 b.stride, 1, &beta, c, c_stride, 1, nullptr, &runtime);
+    bli_sgemm_ex(name(a), name(b), block.rows, block.columns, block.inner, &one, a_data, a.stride, 1, b_data, b.stride,
+                 1, &zero, c, c_stride, 1, nullptr, &runtime);
   }
 }
 
-// Large enough to run at the full rate, small enough for several threads to share a matrix: docs/cpu.md. Part of the
-// result.
-constexpr int64_t kPanelRows = 256;
-constexpr int64_t kTileRows = 256;
-constexpr int64_t kTileColumns = 768;
+Operand from_row(Operand o, int64_t row) {
+  o.data += o.transpose == Transpose::kNo ? row * o.stride : row;
+  return o;
+}
+Operand from_column(Operand o, int64_t column) {
+  o.data += o.transpose == Transpose::kNo ? column : column * o.stride;
+  return o;
+}
 
-void mirror(const SymmetricProduct& p, int64_t begin, int64_t end) {
+// Strips end at multiples of what BLIS kernels compute at once (6, 8, 12, 16), and narrower ones would mostly pack.
+constexpr int64_t kStripUnit = 48;
+constexpr int64_t kLeastStrip = 96;
+
+int64_t strips_of(int64_t size, int strips) { return std::clamp<int64_t>(size / kLeastStrip, 1, strips); }
+
+int64_t round_to_unit(double size) { return std::llround(size / kStripUnit) * kStripUnit; }
+
+// Rows that begin strip i: the triangles above them are i, 2 i, ... parts of the whole.
+int64_t triangle_strip(int64_t n, int64_t count, int64_t i) {
+  if (i == count) return n;
+  const double part = static_cast<double>(i) / static_cast<double>(count);
+  return std::min(n, round_to_unit(static_cast<double>(n) * std::sqrt(part)));
+}
+
+int64_t even_strip(int64_t size, int64_t count, int64_t i) {
+  if (i == count) return size;
+  return std::min(size, round_to_unit(static_cast<double>(size * i) / static_cast<double>(count)));
+}
+
+// C <- alpha C + beta D + diagonal I in the lower triangle of some rows, and above the diagonal what is below.
+void combine_and_mirror(const SymmetricProduct& p, int64_t begin, int64_t end) {
   // In squares, so that the reads and the writes both stay in cache.
   constexpr int64_t kSquare = 16;
-  for (int64_t j0 = 0; j0 < end; j0 += kSquare) {
-    const int64_t j1 = std::min(j0 + kSquare, end);
-    for (int64_t i0 = begin; i0 < end; i0 += kSquare) {
-      const int64_t i1 = std::min(i0 + kSquare, end);
+  for (int64_t i0 = begin; i0 < end; i0 += kSquare) {
+    const int64_t i1 = std::min(i0 + kSquare, end);
+    for (int64_t i = i0; i < i1; ++i) {
+      float* c = p.c + i * p.n;
+      if (p.beta != 0) {
+        const float* d = p.d + i * p.n;
+        for (int64_t j = 0; j <= i; ++j) c[j] = p.alpha * c[j] + p.beta * d[j];
+      } else if (p.alpha != 1) {
+        for (int64_t j = 0; j <= i; ++j) c[j] *= p.alpha;
+      }
+      c[i] += p.diagonal;
+    }
+    for (int64_t j0 = 0; j0 < i1; j0 += kSquare) {
+      const int64_t j1 = std::min(j0 + kSquare, i1);
       for (int64_t j = j0; j < j1; ++j) {
         for (int64_t i = std::max(i0, j + 1); i < i1; ++i) p.c[j * p.n + i] = p.c[i * p.n + j];
       }
@@ -59,42 +96,41 @@ void mirror(const SymmetricProduct& p, int64_t begin, int64_t end) {
 
 }  // namespace
 
-int64_t tasks(const SymmetricProduct& product) { return ceil_div(product.n, kPanelRows); }
+int64_t tasks(const SymmetricProduct& product, int strips) { return strips_of(product.n, strips); }
 
-void run(const SymmetricProduct& p, int64_t task) {
-  // The longest first: what is left for the end is small.
-  const int64_t begin = (tasks(p) - 1 - task) * kPanelRows;
-  const int64_t end = std::min(p.n, begin + kPanelRows);
+void run(const SymmetricProduct& p, int strips, int64_t task) {
+  const int64_t count = tasks(p, strips);
+  const int64_t begin = triangle_strip(p.n, count, task);
+  const int64_t end = triangle_strip(p.n, count, task + 1);
+  if (begin == end) return;
+  const Operand a = from_row(p.a, begin);
   float* c = p.c + begin * p.n;
-  if (p.beta != 0) {
-    const float* d = p.d + begin * p.n;
-    for (int64_t i = 0; i < end - begin; ++i) std::copy_n(d + i * p.n, end, c + i * p.n);
-  }
-  Operand a = p.a;
-  a.data += p.a.transpose == Transpose::kNo ? begin * p.a.stride : begin;
-  if (begin > 0) gemm({end - begin, begin, p.inner, Part::kAll}, p.alpha, a, p.b, p.beta, c, p.n);
-  Operand b = p.b;
-  b.data += p.b.transpose == Transpose::kNo ? begin : begin * p.b.stride;
-  gemm({end - begin, end - begin, p.inner, Part::kLower}, p.alpha, a, b, p.beta, c + begin, p.n);
-  if (p.diagonal != 0) {
-    for (int64_t i = begin; i < end; ++i) p.c[i * p.n + i] += p.diagonal;
-  }
-  mirror(p, begin, end);
+  if (begin > 0) gemm({end - begin, begin, p.inner, Part::kAll}, a, p.b, c, p.n);
+  gemm({end - begin, end - begin, p.inner, Part::kLower}, a, from_column(p.b, begin), c + begin, p.n);
+  combine_and_mirror(p, begin, end);
 }
 
 double flops(const SymmetricProduct& p) {
   return static_cast<double>(p.n) * static_cast<double>(p.n + 1) * static_cast<double>(p.inner);
 }
 
-int64_t tasks(const Product& p) { return ceil_div(p.rows, kTileRows) * ceil_div(p.columns, kTileColumns); }
+int64_t tasks(const Product& p, int strips) { return strips_of(std::max(p.rows, p.columns), strips); }
 
-void run(const Product& p, int64_t task) {
-  const int64_t across = ceil_div(p.columns, kTileColumns);
-  const int64_t row = task / across * kTileRows;
-  const int64_t column = task % across * kTileColumns;
-  const Block block{std::min(kTileRows, p.rows - row), std::min(kTileColumns, p.columns - column), p.inner, Part::kAll};
-  gemm(block, 1, {p.a + row * p.inner, p.inner}, {p.b + column, p.columns}, 0, p.c + row * p.columns + column,
-       p.columns);
+void run(const Product& p, int strips, int64_t task) {
+  // Across the longer side: the operand that all strips read, and pack, is the smaller one.
+  const bool tall = p.rows >= p.columns;
+  const int64_t longer = tall ? p.rows : p.columns;
+  const int64_t count = tasks(p, strips);
+  const int64_t begin = even_strip(longer, count, task);
+  const int64_t size = even_strip(longer, count, task + 1) - begin;
+  if (size == 0) return;
+  const Operand a{p.a, p.inner};
+  const Operand b{p.b, p.columns};
+  if (tall) {
+    gemm({size, p.columns, p.inner, Part::kAll}, from_row(a, begin), b, p.c + begin * p.columns, p.columns);
+  } else {
+    gemm({p.rows, size, p.inner, Part::kAll}, a, from_column(b, begin), p.c + begin, p.columns);
+  }
 }
 
 double flops(const Product& p) {

@@ -1,5 +1,5 @@
-// Matrix products cut into fixed tiles: one BLAS call a tile, single-threaded, so that the bits depend on the shapes
-// alone and any number of threads can share the tiles out. All matrices are row-major.
+// Matrix products, whole or cut into strips for several threads: one or two BLAS calls a strip, single-threaded. How a
+// product is cut never changes its bits. All matrices are row-major.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Operand {
 };
 
 // C = alpha A B + beta D + diagonal I, n x n, for operands whose product is symmetric; D and C are contiguous. Only the
-// lower triangle is computed, in panels of rows, and mirrored: C is symmetric to the bit.
+// lower triangle is computed, and mirrored: C is symmetric to the bit.
 struct SymmetricProduct {
   int64_t n = 0;
   int64_t inner = 0;
@@ -29,8 +29,9 @@ struct SymmetricProduct {
   float* c = nullptr;
 };
 
-int64_t tasks(const SymmetricProduct& product);
-void run(const SymmetricProduct& product, int64_t task);
+// Tasks of about equal size: `strips` of them, or fewer where those would be too narrow.
+int64_t tasks(const SymmetricProduct& product, int strips);
+void run(const SymmetricProduct& product, int strips, int64_t task);
 double flops(const SymmetricProduct& product);  // of the triangle
 
 // C = A B, rows x columns, contiguous.
@@ -43,8 +44,8 @@ struct Product {
   float* c = nullptr;
 };
 
-int64_t tasks(const Product& product);
-void run(const Product& product, int64_t task);
+int64_t tasks(const Product& product, int strips);
+void run(const Product& product, int strips, int64_t task);
 double flops(const Product& product);
 
 }  // namespace muster::kernels::cpu
