@@ -1,0 +1,32 @@
+# CUDA, where the machine has nvcc: MUSTER_CUDA says so. Compiling needs no GPU, and the library none to load.
+
+include(CheckLanguage)
+check_language(CUDA)
+set(MUSTER_CUDA OFF)
+if(CMAKE_CUDA_COMPILER)
+  # sm_90a has the instructions that product.cu is made of; the others get what does not need them.
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 89-real 90a-real 100-real CACHE STRING "What CUDA sources are compiled for")
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  enable_language(CUDA)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc speaks it
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  set(MUSTER_CUDA ON)
+endif()
+
+# Device code, as objects of their own: what the C++ compiler is told does not suit nvcc.
+function(muster_add_cuda_kernels)
+  if(NOT MUSTER_CUDA)
+    return()
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/cuda/*.cu)
+  add_library(muster_cuda STATIC ${sources})
+  target_include_directories(muster_cuda PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_include_directories(muster_cuda SYSTEM PUBLIC ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+  set_target_properties(muster_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_link_libraries(muster_cuda PUBLIC muster)
+  if(MUSTER_WERROR)
+    target_compile_options(muster_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+  endif()
+endfunction()

@@ -1,0 +1,15 @@
+// Errors of CUDA as DeviceErrors.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <string>
+
+#include "muster/error.h"
+
+namespace muster::kernels::cuda {
+
+inline void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) throw DeviceError(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+}  // namespace muster::kernels::cuda

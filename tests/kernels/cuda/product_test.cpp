@@ -1,0 +1,161 @@
+#include "kernels/cuda/product.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "device_memory.h"
+#include "muster/error.h"
+
+namespace muster::kernels::cuda {
+namespace {
+
+struct Case {
+  int64_t rows;
+  int64_t columns;
+  int64_t inner;
+  int64_t batch;
+  bool a_transposed;
+  bool b_transposed;
+  bool symmetric;
+  bool beta;
+};
+
+class Products : public DeviceTest, public testing::WithParamInterface<Case> {};
+
+float to_float(Half type, uint16_t bits) {
+  if (type == Half::kBf16) return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  return __half2float(std::bit_cast<__half>(bits));
+}
+uint16_t to_half(Half type, float value) {
+  if (type == Half::kF16) return std::bit_cast<uint16_t>(__float2half(value));
+  return std::bit_cast<uint16_t>(__float2bfloat16(value));
+}
+
+// A batch with some pitch, in memory and on the device.
+struct Operand {
+  Operand(Half type, int64_t rows, int64_t columns, int64_t batch, std::mt19937& random)
+      : pitch((columns + 7) / 8 * 8 + 8), bits(static_cast<size_t>(batch * rows * pitch)) {
+    std::normal_distribution<float> normal(0, 0.1F);
+    for (uint16_t& value : bits) value = to_half(type, normal(random));
+    shape = {nullptr, rows, columns, pitch, rows * pitch};
+  }
+  double at(Half type, int64_t matrix, int64_t i, int64_t j) const {
+    return static_cast<double>(to_float(type, bits[static_cast<size_t>(matrix * shape.stride + i * pitch + j)]));
+  }
+  int64_t pitch;
+  std::vector<uint16_t> bits;
+  Matrices shape;
+};
+
+TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
+  if (!products_available(0)) GTEST_SKIP() << "not sm_90";
+  const Case& c = GetParam();
+  for (const Half type : {Half::kBf16, Half::kF16}) {
+    std::mt19937 random(7);
+    const Operand a(type, c.a_transposed ? c.inner : c.rows, c.a_transposed ? c.rows : c.inner, c.batch, random);
+    const Operand other(type, c.b_transposed ? c.columns : c.inner, c.b_transposed ? c.inner : c.columns, c.batch,
+                        random);
+    const Operand& b = c.symmetric ? a : other;
+    Operand addend(type, c.rows, c.columns, c.batch, random);
+    if (c.symmetric) {
+      for (int64_t m = 0; m < c.batch; ++m) {
+        for (int64_t i = 0; i < c.rows; ++i) {
+          for (int64_t j = 0; j < i; ++j) {
+            const int64_t base = m * addend.shape.stride;
+            addend.bits[static_cast<size_t>(base + j * addend.pitch + i)] =
+                addend.bits[static_cast<size_t>(base + i * addend.pitch + j)];
+          }
+        }
+      }
+    }
+    const DeviceVector<uint16_t> a_device(a.bits);
+    const DeviceVector<uint16_t> b_device(b.bits);
+    const DeviceVector<uint16_t> c_device(addend.bits);
+    const DeviceVector<uint16_t> d_device(addend.bits.size());
+    const DeviceVector<uint16_t> alone_device(addend.bits.size());
+    const DeviceVector<Scalars> scalars(std::vector<Scalars>{{0.75F, -1.5F}});
+
+    Product p;
+    p.type = type;
+    p.a = a.shape;
+    p.a.data = a_device.data();
+    p.b = b.shape;
+    p.b.data = b_device.data();
+    if (c.beta) {
+      p.c = addend.shape;
+      p.c.data = c_device.data();
+    }
+    p.d = addend.shape;
+    p.d.data = d_device.data();
+    p.a_transposed = c.a_transposed;
+    p.b_transposed = c.b_transposed;
+    p.symmetric = c.symmetric;
+    p.batch = c.batch;
+    p.scalars = scalars.data();
+    multiply(p, nullptr);
+    for (int64_t m = 0; m < c.batch; ++m) {
+      Product alone = p;
+      alone.batch = 1;
+      for (Matrices* x : {&alone.a, &alone.b, &alone.c}) {
+        if (x->data != nullptr) x->data = static_cast<uint16_t*>(x->data) + m * x->stride;
+      }
+      alone.d.data = alone_device.data() + m * alone.d.stride;
+      multiply(alone, nullptr);
+    }
+    check(cudaDeviceSynchronize(), "products");
+    const std::vector<uint16_t> d = d_device.values();
+    EXPECT_EQ(d, alone_device.values());
+
+    const double epsilon = type == Half::kBf16 ? 0x1p-8 : 0x1p-10;
+    for (const int64_t m : {int64_t{0}, c.batch - 1}) {
+      for (int64_t i = 0; i < c.rows; ++i) {
+        for (int64_t j = 0; j < c.columns; ++j) {
+          double sum = 0;
+          for (int64_t k = 0; k < c.inner; ++k) {
+            sum += (c.a_transposed ? a.at(type, m, k, i) : a.at(type, m, i, k)) *
+                   (c.b_transposed ? b.at(type, m, j, k) : b.at(type, m, k, j));
+          }
+          const double expected = 0.75 * sum - (c.beta ? 1.5 * addend.at(type, m, i, j) : 0);
+          const float got = to_float(type, d[static_cast<size_t>(m * p.d.stride + i * p.d.pitch + j)]);
+          ASSERT_NEAR(got, expected, epsilon * std::abs(expected) + 1e-4) << m << ": " << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Products,
+    testing::Values(Case{128, 128, 64, 1, false, true, false, false}, Case{200, 328, 200, 3, false, false, false, true},
+                    Case{1, 12, 1, 2, false, false, false, true}, Case{130, 70, 258, 5, false, true, false, true},
+                    Case{300, 257, 65, 2, false, false, false, false}, Case{6, 6, 12, 3, false, true, true, false},
+                    Case{200, 200, 328, 3, false, true, true, false}, Case{328, 328, 500, 2, true, false, true, false},
+                    Case{300, 300, 300, 3, false, true, true, true}, Case{129, 129, 129, 2, false, true, true, true},
+                    Case{7, 7, 900, 40, true, false, true, false}));
+
+TEST_F(DeviceTest, ProductsNameOperandsThatDoNotFit) {
+  if (!products_available(0)) GTEST_SKIP() << "not sm_90";
+  const DeviceVector<uint16_t> memory(1024);
+  Product p;
+  p.batch = 1;
+  p.a = {memory.data(), 8, 16, 16, 128};
+  p.b = {memory.data(), 16, 8, 8, 128};
+  p.d = {memory.data(), 8, 8, 8, 64};
+  p.a.pitch = 17;
+  try {
+    multiply(p, nullptr);
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("product: A is 8x16, pitch 17"));
+  }
+}
+
+}  // namespace
+}  // namespace muster::kernels::cuda
