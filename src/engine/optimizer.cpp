@@ -10,11 +10,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "engine/agreement.h"
 #include "engine/checkpoint.h"
 #include "engine/checkpoint_tensors.h"
 #include "engine/executor.h"
-#include "engine/fingerprint.h"
-#include "engine/group.h"
 #include "engine/program.h"
 #include "engine/recorder.h"
 #include "engine/state.h"
@@ -22,12 +21,9 @@
 #include "engine/transfer.h"
 #include "kernels/kernels.h"
 #include "muster/error.h"
-#include "plan/hash.h"
 
 namespace muster {
 
-using engine::ballot;
-using engine::Fingerprint;
 using kernels::SumOfSquares;
 
 namespace {
@@ -35,29 +31,6 @@ namespace {
 constexpr double kClipEps = 1e-6;
 constexpr size_t kMostPrograms = 16;
 constexpr int kMostThreads = 4096;
-
-// Words of the control reduction that come before those of groups and parameters.
-enum : size_t { kRefused, kRefuser, kStepCheck, kFixedWords };
-
-uint64_t fingerprint(const StepOptions& options, int64_t step) {
-  Fingerprint print;
-  print.add(step);
-  print.add(options.grad_scale);
-  print.add(options.max_grad_norm);
-  print.add(static_cast<int64_t>(options.non_finite));
-  print.add(static_cast<int64_t>(options.grad_norm));
-  print.add(static_cast<int64_t>(options.parameter_stats));
-  return print.value();
-}
-
-void check(const StepOptions& options) {
-  if (!std::isfinite(options.grad_scale)) {
-    throw InvalidArgument(fmt::format("grad_scale {}: expected a finite number", options.grad_scale));
-  }
-  if (!(options.max_grad_norm >= 0)) {
-    throw InvalidArgument(fmt::format("max_grad_norm {}: expected at least 0", options.max_grad_norm));
-  }
-}
 
 }  // namespace
 
@@ -77,8 +50,8 @@ class Optimizer::Impl {
         ranks_(communicator.size()),
         memory_(std::move(memory)) {
     engine::together(*communicator_, "check arguments", [&] { build(); });
-    agree();
-    compare_replicas();
+    engine::agree_on_plan(problem_, plan_, options_, memory_, *communicator_);
+    engine::agree_on_replicas(problem_, *holdings_, memory_, *communicator_);
   }
 
   const StepStats& step(std::span<void* const> gradients, const StepOptions& options);
@@ -137,9 +110,6 @@ class Optimizer::Impl {
 
  private:
   void build();
-  void check_memory();
-  void agree();
-  void compare_replicas();
   void give_up(std::string why) {
     broken_ = std::move(why);
     if (executor_) executor_->abandon();
@@ -151,7 +121,6 @@ class Optimizer::Impl {
     bool skip = false;
     double clip = 1;
   };
-  std::vector<bool> agree_on_step(std::span<void* const> gradients, const StepOptions& options);
   bool screen(std::span<void* const> gradients, const std::vector<bool>& active, NonFinite policy);
   Accord prepare(std::span<void* const> gradients, const StepOptions& options);
   void add_squares(std::span<void* const> gradients, const std::vector<bool>& active,
@@ -162,11 +131,11 @@ class Optimizer::Impl {
   std::vector<double> reduced(std::vector<SumOfSquares>& squares, std::string_view what);
 
   const engine::Program& program(const std::vector<bool>& active);
-  bool holds(size_t p) const { return elements_[p] > 0; }
-  bool averaged(size_t p) const {
-    return problem_.grad_sync && catalog_->partition(static_cast<int32_t>(p)).replicas() > 1;
+  bool holds(size_t p) const { return holdings_->any(p); }
+  bool averaged(size_t p) const { return problem_.grad_sync && holdings_->replicas[p] > 1; }
+  kernels::ValueBlock shard(size_t p, const void* data) const {
+    return {1, holdings_->elements[p], data, holdings_->elements[p]};
   }
-  kernels::ValueBlock shard(size_t p, const void* data) const { return {1, elements_[p], data, elements_[p]}; }
   engine::StateSlice find_state(const std::string& name);
 
   Communicator* communicator_;
@@ -175,11 +144,9 @@ class Optimizer::Impl {
   std::vector<ParameterMemory> memory_;
   std::vector<int32_t> group_of_;
   std::optional<plan::Catalog> catalog_;
+  std::optional<engine::Holdings> holdings_;
   std::unique_ptr<kernels::Kernels> kernels_;
   std::map<std::vector<bool>, engine::Program> programs_;  // by active parameters; empty: all
-  std::vector<int64_t> elements_;                          // of each parameter, here
-  std::vector<int32_t> replica_;                           // of each parameter, this rank's
-  std::vector<uint64_t> shard_keys_;                       // equal for replicas
   std::string broken_;                                     // why no further step is possible
 };
 
@@ -196,7 +163,9 @@ void Optimizer::Impl::build() {
   if (options_.groups.empty()) throw InvalidArgument("groups: none");
   for (const Group& group : options_.groups) muster::validate(group);
   catalog_.emplace(problem_);
-  check_memory();
+  holdings_.emplace(*catalog_, rank_);
+  engine::check_memory(problem_, *holdings_, memory_, static_cast<int32_t>(options_.groups.size()), rank_);
+  for (const ParameterMemory& memory : memory_) group_of_.push_back(memory.group);
   plan_ = make_plan(problem_, options_.plan);
   state_.emplace(*catalog_, plan_, rank_, options_.momentum, memory_);
   const engine::Program& all =
@@ -215,117 +184,6 @@ void Optimizer::Impl::build() {
   }
 }
 
-void Optimizer::Impl::check_memory() {
-  const size_t parameters = problem_.parameters.size();
-  if (memory_.size() != parameters) {
-    throw InvalidArgument(fmt::format("memory for {} parameters, expected {}", memory_.size(), parameters));
-  }
-  for (size_t p = 0; p < parameters; ++p) {
-    const ParameterMemory& memory = memory_[p];
-    const Parameter& parameter = problem_.parameters[p];
-    const auto refuse = [&](const std::string& why) {
-      throw InvalidArgument(fmt::format("parameter '{}': {}", parameter.name, why));
-    };
-    if (memory.group < 0 || memory.group >= static_cast<int32_t>(options_.groups.size())) {
-      refuse(fmt::format("group {}: expected 0 to {}", memory.group, options_.groups.size() - 1));
-    }
-    if (parameter.dtype == Dtype::kF16 || parameter.grad_dtype == Dtype::kF16) {
-      refuse("f16: expected f32 or bf16");
-    }
-    if ((memory.form == WeightForm::kF32) != (parameter.dtype == Dtype::kF32)) {
-      refuse(fmt::format("its form stores {}, its dtype is {}", memory.form == WeightForm::kF32 ? "f32" : "bf16",
-                         parameter.dtype == Dtype::kF32 ? "f32" : "bf16"));
-    }
-    const layout::Partition& partition = catalog_->partition(static_cast<int32_t>(p));
-    const int32_t position = partition.position_of(rank_);
-    elements_.push_back(position < 0 ? 0 : partition.local_elements(position));
-    replica_.push_back(position < 0 ? 0 : partition.replica(position));
-    if (holds(p) && memory.weight == nullptr) {
-      refuse(fmt::format("no memory for the {} elements of rank {}", elements_[p], rank_));
-    }
-    if (holds(p) && memory.extra == nullptr && engine::extra_bytes(memory.form) > 0) {
-      refuse(fmt::format("no {} on rank {}", memory.form == WeightForm::kBf16Master ? "master" : "mantissa", rank_));
-    }
-    group_of_.push_back(memory.group);
-    Fingerprint key;
-    if (holds(p)) {
-      const layout::Run first = partition.shard(position)[0];
-      for (int d = 0; d < first.box.dims; ++d) key.add(first.box.begin[d]);
-      key.add(elements_[p]);
-    }
-    shard_keys_.push_back(key.value());
-  }
-}
-
-// Ranks that plan different things would wait for messages nobody sends.
-void Optimizer::Impl::agree() {
-  const auto ranks = static_cast<size_t>(ranks_);
-  Fingerprint all_options;
-  all_options.add(plan_.hash);
-  all_options.add(static_cast<int64_t>(options_.momentum));
-  all_options.add(options_.seed);
-  all_options.add(static_cast<int64_t>(options_.groups.size()));
-  std::vector<uint64_t> prints = plan::parameter_fingerprints(problem_);
-  for (size_t p = 0; p < prints.size(); ++p) {
-    Fingerprint print;
-    print.add(prints[p]);
-    print.add(static_cast<int64_t>(memory_[p].form));
-    print.add(static_cast<int64_t>(memory_[p].group));
-    prints[p] = print.value();
-    all_options.add(prints[p]);
-  }
-  const uint64_t mine[] = {all_options.value(), prints.size()};
-  std::vector<uint64_t> all(2 * ranks);
-  communicator_->all_gather(mine, all.data(), sizeof mine, "compare plans")->wait();
-  bool same = true;
-  for (size_t r = 0; r < ranks; ++r) {
-    same = same && all[2 * r] == all[0];
-    if (all[2 * r + 1] == all[1]) continue;
-    throw InvalidArgument(
-        fmt::format("ranks disagree: rank 0 has {} parameters and rank {} has {}", all[1], r, all[2 * r + 1]));
-  }
-  if (same) return;
-  std::vector<uint64_t> others(prints.size() * ranks);
-  communicator_
-      ->all_gather(prints.data(), others.data(), static_cast<int64_t>(prints.size() * sizeof(uint64_t)),
-                   "compare parameters")
-      ->wait();
-  for (size_t p = 0; p < prints.size(); ++p) {
-    for (size_t r = 0; r < ranks; ++r) {
-      if (others[r * prints.size() + p] == others[p]) continue;
-      throw InvalidArgument(
-          fmt::format("ranks disagree: parameter {} ('{}' on rank {}) is not the same on ranks 0 and {}", p,
-                      problem_.parameters[p].name, rank_, r));
-    }
-  }
-  throw InvalidArgument("ranks disagree: same parameters, but other options, cost tables or versions");
-}
-
-void Optimizer::Impl::compare_replicas() {
-  std::vector<int64_t> words(problem_.parameters.size());
-  for (size_t p = 0; p < words.size(); ++p) {
-    const int32_t replicas = catalog_->partition(static_cast<int32_t>(p)).replicas();
-    if (replicas == 1 || !holds(p)) continue;
-    const ParameterMemory& memory = memory_[p];
-    Fingerprint print;
-    print.add(shard_keys_[p]);
-    const auto add = [&](const void* data, int64_t width) {
-      print.add(std::span(static_cast<const std::byte*>(data), static_cast<size_t>(elements_[p] * width)));
-    };
-    add(memory.weight, engine::weight_bytes(memory.form));
-    if (engine::extra_bytes(memory.form) > 0) add(memory.extra, engine::extra_bytes(memory.form));
-    words[p] = ballot(print.value(), replica_[p], replicas);
-  }
-  communicator_->all_reduce(words, ReduceOp::kSum, "compare replicas")->wait();
-  for (size_t p = 0; p < words.size(); ++p) {
-    if (words[p] == 0) continue;
-    throw InvalidArgument(
-        fmt::format("parameter '{}': replicas start from different weights; give all of them one "
-                    "rank's, or a layout that says they differ",
-                    problem_.parameters[p].name));
-  }
-}
-
 const engine::Program& Optimizer::Impl::program(const std::vector<bool>& active) {
   const bool all = std::find(active.begin(), active.end(), false) == active.end();
   const std::vector<bool> key = all ? std::vector<bool>{} : active;
@@ -333,64 +191,6 @@ const engine::Program& Optimizer::Impl::program(const std::vector<bool>& active)
   if (found != programs_.end()) return found->second;
   if (programs_.size() >= kMostPrograms) programs_.erase(std::prev(programs_.end()));  // the first one is everybody's
   return programs_.emplace(key, engine::compile(*catalog_, plan_, rank_, group_of_, key, *state_)).first->second;
-}
-
-// One reduction: who refuses, who has other hyperparameters, and which gradients are there and take part.
-std::vector<bool> Optimizer::Impl::agree_on_step(std::span<void* const> gradients, const StepOptions& options) {
-  const size_t parameters = problem_.parameters.size();
-  const size_t groups = options_.groups.size();
-  const int64_t number = state_->steps + 1;
-  std::vector<int64_t> words(kFixedWords + groups + 2 * parameters);
-  std::string refusal;
-  try {
-    if (gradients.size() != parameters) {
-      throw InvalidArgument(fmt::format("{} gradients, expected {}", gradients.size(), parameters));
-    }
-    check(options);
-    for (size_t g = 0; g < groups; ++g) {
-      try {
-        muster::validate(options_.groups[g]);
-      } catch (const InvalidArgument& error) {
-        throw InvalidArgument(fmt::format("group {}: {}", g, error.what()));
-      }
-    }
-  } catch (const InvalidArgument& error) {
-    refusal = error.what();
-    words[kRefused] = 1;
-    words[kRefuser] = rank_;
-  }
-  words[kStepCheck] = ballot(muster::fingerprint(options, number), rank_, ranks_);
-  int64_t* const group_words = words.data() + kFixedWords;
-  for (size_t g = 0; g < groups; ++g) group_words[g] = ballot(engine::fingerprint(options_.groups[g]), rank_, ranks_);
-  int64_t* const present = group_words + groups;
-  int64_t* const replicas_differ = present + parameters;
-  for (size_t p = 0; p < parameters && refusal.empty(); ++p) {
-    const bool sits_out = number % options_.groups[group_of_[p]].every != 0;
-    if (sits_out || !holds(p) || gradients[p] == nullptr) continue;
-    present[p] = 1;
-    if (averaged(p)) continue;
-    replicas_differ[p] = ballot(shard_keys_[p], replica_[p], catalog_->partition(static_cast<int32_t>(p)).replicas());
-  }
-  reduce(words, "agreement");
-
-  if (!refusal.empty()) throw InvalidArgument(fmt::format("step {}: {}", number, refusal));
-  if (words[kRefused] > 0) {
-    throw InvalidArgument(words[kRefused] == 1 ? fmt::format("step {}: rank {} refused it", number, words[kRefuser])
-                                               : fmt::format("step {}: {} ranks refused it", number, words[kRefused]));
-  }
-  if (words[kStepCheck] != 0) throw InvalidArgument(fmt::format("step {}: ranks disagree on its options", number));
-  for (size_t g = 0; g < groups; ++g) {
-    if (group_words[g] == 0) continue;
-    throw InvalidArgument(fmt::format("step {}: ranks disagree on the hyperparameters of group {}", number, g));
-  }
-  for (size_t p = 0; p < parameters; ++p) {
-    if (replicas_differ[p] == 0) continue;
-    throw InvalidArgument(fmt::format("step {}: parameter '{}': some replicas have a gradient and some have none",
-                                      number, problem_.parameters[p].name));
-  }
-  std::vector<bool> active(parameters);
-  for (size_t p = 0; p < parameters; ++p) active[p] = present[p] > 0;
-  return active;
 }
 
 // Of the gradients that this rank stands for; averages of replicas at their owners.
@@ -401,7 +201,7 @@ void Optimizer::Impl::add_squares(std::span<void* const> gradients, const std::v
     const auto timed = recorder_.span(Stage::kControl);
     for (size_t p = 0; p < active.size(); ++p) {
       travels[p] = active[p] && averaged(p);
-      if (!active[p] || travels[p] || !holds(p) || gradients[p] == nullptr || replica_[p] != 0) continue;
+      if (!active[p] || travels[p] || !holds(p) || gradients[p] == nullptr || holdings_->replica[p] != 0) continue;
       const kernels::ValueBlock block = shard(p, gradients[p]);
       kernels_->sum_squares(problem_.parameters[p].grad_dtype, {&block, 1}, squares[p]);
     }
@@ -460,7 +260,8 @@ Optimizer::Impl::Accord Optimizer::Impl::prepare(std::span<void* const> gradient
   Accord accord;
   {
     const auto timed = recorder_.span(Stage::kControl);
-    accord.active = agree_on_step(gradients, options);
+    accord.active = engine::agree_on_step(problem_, *holdings_, memory_, options_.groups, gradients, options,
+                                          state_->steps + 1, *communicator_);
     if (options.non_finite != NonFinite::kIgnore) accord.skip = screen(gradients, accord.active, options.non_finite);
   }
   if (accord.skip) return accord;
@@ -538,7 +339,7 @@ void Optimizer::Impl::reconnect(Communicator& communicator) {
   });
   executor_->abandon();
   communicator_ = &communicator;
-  agree();
+  engine::agree_on_plan(problem_, plan_, options_, memory_, *communicator_);
   // Where one rank broke off, another may have come through, or not have begun.
   int64_t most[] = {broken_.empty() ? 0 : 1, state_->steps, -state_->steps};
   communicator_->all_reduce(most, ReduceOp::kMax, "compare steps")->wait();

@@ -1,0 +1,221 @@
+#include "engine/agreement.h"
+
+#include <cmath>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "engine/fingerprint.h"
+#include "engine/group.h"
+#include "engine/state.h"
+#include "muster/error.h"
+#include "plan/hash.h"
+
+namespace muster::engine {
+
+namespace {
+
+// Words of the control reduction that come before those of groups and parameters.
+enum : size_t { kRefused, kRefuser, kStepCheck, kFixedWords };
+
+uint64_t fingerprint(const StepOptions& options, int64_t step) {
+  Fingerprint print;
+  print.add(step);
+  print.add(options.grad_scale);
+  print.add(options.max_grad_norm);
+  print.add(static_cast<int64_t>(options.non_finite));
+  print.add(static_cast<int64_t>(options.grad_norm));
+  print.add(static_cast<int64_t>(options.parameter_stats));
+  return print.value();
+}
+
+void check(const StepOptions& options) {
+  if (!std::isfinite(options.grad_scale)) {
+    throw InvalidArgument(fmt::format("grad_scale {}: expected a finite number", options.grad_scale));
+  }
+  if (!(options.max_grad_norm >= 0)) {
+    throw InvalidArgument(fmt::format("max_grad_norm {}: expected at least 0", options.max_grad_norm));
+  }
+}
+
+}  // namespace
+
+Holdings::Holdings(const plan::Catalog& catalog, int32_t rank) {
+  for (int32_t p = 0; p < static_cast<int32_t>(catalog.problem().parameters.size()); ++p) {
+    const layout::Partition& partition = catalog.partition(p);
+    const int32_t position = partition.position_of(rank);
+    elements.push_back(position < 0 ? 0 : partition.local_elements(position));
+    replica.push_back(position < 0 ? 0 : partition.replica(position));
+    replicas.push_back(partition.replicas());
+    Fingerprint key;
+    if (elements.back() > 0) {
+      const layout::Run first = partition.shard(position)[0];
+      for (int d = 0; d < first.box.dims; ++d) key.add(first.box.begin[d]);
+      key.add(elements.back());
+    }
+    shard_keys.push_back(key.value());
+  }
+}
+
+void check_memory(const Problem& problem, const Holdings& holdings, std::span<const ParameterMemory> memory,
+                  int32_t groups, int32_t rank) {
+  const size_t parameters = problem.parameters.size();
+  if (memory.size() != parameters) {
+    throw InvalidArgument(fmt::format("memory for {} parameters, expected {}", memory.size(), parameters));
+  }
+  for (size_t p = 0; p < parameters; ++p) {
+    const ParameterMemory& mine = memory[p];
+    const Parameter& parameter = problem.parameters[p];
+    const auto refuse = [&](const std::string& why) {
+      throw InvalidArgument(fmt::format("parameter '{}': {}", parameter.name, why));
+    };
+    if (mine.group < 0 || mine.group >= groups) {
+      refuse(fmt::format("group {}: expected 0 to {}", mine.group, groups - 1));
+    }
+    if (parameter.dtype == Dtype::kF16 || parameter.grad_dtype == Dtype::kF16) {
+      refuse("f16: expected f32 or bf16");
+    }
+    if ((mine.form == WeightForm::kF32) != (parameter.dtype == Dtype::kF32)) {
+      refuse(fmt::format("its form stores {}, its dtype is {}", mine.form == WeightForm::kF32 ? "f32" : "bf16",
+                         parameter.dtype == Dtype::kF32 ? "f32" : "bf16"));
+    }
+    if (holdings.any(p) && mine.weight == nullptr) {
+      refuse(fmt::format("no memory for the {} elements of rank {}", holdings.elements[p], rank));
+    }
+    if (holdings.any(p) && mine.extra == nullptr && extra_bytes(mine.form) > 0) {
+      refuse(fmt::format("no {} on rank {}", mine.form == WeightForm::kBf16Master ? "master" : "mantissa", rank));
+    }
+  }
+}
+
+void agree_on_plan(const Problem& problem, const Plan& plan, const OptimizerOptions& options,
+                   std::span<const ParameterMemory> memory, Communicator& communicator) {
+  const auto ranks = static_cast<size_t>(communicator.size());
+  Fingerprint all_options;
+  all_options.add(plan.hash);
+  all_options.add(static_cast<int64_t>(options.momentum));
+  all_options.add(options.seed);
+  all_options.add(static_cast<int64_t>(options.groups.size()));
+  std::vector<uint64_t> prints = plan::parameter_fingerprints(problem);
+  for (size_t p = 0; p < prints.size(); ++p) {
+    Fingerprint print;
+    print.add(prints[p]);
+    print.add(static_cast<int64_t>(memory[p].form));
+    print.add(static_cast<int64_t>(memory[p].group));
+    prints[p] = print.value();
+    all_options.add(prints[p]);
+  }
+  const uint64_t mine[] = {all_options.value(), prints.size()};
+  std::vector<uint64_t> all(2 * ranks);
+  communicator.all_gather(mine, all.data(), sizeof mine, "compare plans")->wait();
+  bool same = true;
+  for (size_t r = 0; r < ranks; ++r) {
+    same = same && all[2 * r] == all[0];
+    if (all[2 * r + 1] == all[1]) continue;
+    throw InvalidArgument(
+        fmt::format("ranks disagree: rank 0 has {} parameters and rank {} has {}", all[1], r, all[2 * r + 1]));
+  }
+  if (same) return;
+  std::vector<uint64_t> others(prints.size() * ranks);
+  communicator
+      .all_gather(prints.data(), others.data(), static_cast<int64_t>(prints.size() * sizeof(uint64_t)),
+                  "compare parameters")
+      ->wait();
+  for (size_t p = 0; p < prints.size(); ++p) {
+    for (size_t r = 0; r < ranks; ++r) {
+      if (others[r * prints.size() + p] == others[p]) continue;
+      throw InvalidArgument(
+          fmt::format("ranks disagree: parameter {} ('{}' on rank {}) is not the same on ranks 0 and {}", p,
+                      problem.parameters[p].name, communicator.rank(), r));
+    }
+  }
+  throw InvalidArgument("ranks disagree: same parameters, but other options, cost tables or versions");
+}
+
+void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::span<const ParameterMemory> memory,
+                       Communicator& communicator) {
+  std::vector<int64_t> words(problem.parameters.size());
+  for (size_t p = 0; p < words.size(); ++p) {
+    const int32_t replicas = holdings.replicas[p];
+    if (replicas == 1 || !holdings.any(p)) continue;
+    const ParameterMemory& mine = memory[p];
+    Fingerprint print;
+    print.add(holdings.shard_keys[p]);
+    const auto add = [&](const void* data, int64_t width) {
+      print.add(std::span(static_cast<const std::byte*>(data), static_cast<size_t>(holdings.elements[p] * width)));
+    };
+    add(mine.weight, weight_bytes(mine.form));
+    if (extra_bytes(mine.form) > 0) add(mine.extra, extra_bytes(mine.form));
+    words[p] = ballot(print.value(), holdings.replica[p], replicas);
+  }
+  communicator.all_reduce(words, ReduceOp::kSum, "compare replicas")->wait();
+  for (size_t p = 0; p < words.size(); ++p) {
+    if (words[p] == 0) continue;
+    throw InvalidArgument(
+        fmt::format("parameter '{}': replicas start from different weights; give all of them one "
+                    "rank's, or a layout that says they differ",
+                    problem.parameters[p].name));
+  }
+}
+
+std::vector<bool> agree_on_step(const Problem& problem, const Holdings& holdings,
+                                std::span<const ParameterMemory> memory, const std::vector<Group>& groups,
+                                std::span<void* const> gradients, const StepOptions& options, int64_t number,
+                                Communicator& communicator) {
+  const size_t parameters = problem.parameters.size();
+  const int32_t rank = communicator.rank();
+  const int32_t ranks = communicator.size();
+  std::vector<int64_t> words(kFixedWords + groups.size() + 2 * parameters);
+  std::string refusal;
+  try {
+    if (gradients.size() != parameters) {
+      throw InvalidArgument(fmt::format("{} gradients, expected {}", gradients.size(), parameters));
+    }
+    check(options);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      try {
+        validate(groups[g]);
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument(fmt::format("group {}: {}", g, error.what()));
+      }
+    }
+  } catch (const InvalidArgument& error) {
+    refusal = error.what();
+    words[kRefused] = 1;
+    words[kRefuser] = rank;
+  }
+  words[kStepCheck] = ballot(fingerprint(options, number), rank, ranks);
+  int64_t* const group_words = words.data() + kFixedWords;
+  for (size_t g = 0; g < groups.size(); ++g) group_words[g] = ballot(fingerprint(groups[g]), rank, ranks);
+  int64_t* const present = group_words + groups.size();
+  int64_t* const replicas_differ = present + parameters;
+  for (size_t p = 0; p < parameters && refusal.empty(); ++p) {
+    const bool sits_out = number % groups[memory[p].group].every != 0;
+    if (sits_out || !holdings.any(p) || gradients[p] == nullptr) continue;
+    present[p] = 1;
+    if (problem.grad_sync) continue;  // replicas have gradients of their own
+    replicas_differ[p] = ballot(holdings.shard_keys[p], holdings.replica[p], holdings.replicas[p]);
+  }
+  communicator.all_reduce(words, ReduceOp::kSum, fmt::format("step {} agreement", number))->wait();
+
+  if (!refusal.empty()) throw InvalidArgument(fmt::format("step {}: {}", number, refusal));
+  if (words[kRefused] > 0) {
+    throw InvalidArgument(words[kRefused] == 1 ? fmt::format("step {}: rank {} refused it", number, words[kRefuser])
+                                               : fmt::format("step {}: {} ranks refused it", number, words[kRefused]));
+  }
+  if (words[kStepCheck] != 0) throw InvalidArgument(fmt::format("step {}: ranks disagree on its options", number));
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (group_words[g] == 0) continue;
+    throw InvalidArgument(fmt::format("step {}: ranks disagree on the hyperparameters of group {}", number, g));
+  }
+  for (size_t p = 0; p < parameters; ++p) {
+    if (replicas_differ[p] == 0) continue;
+    throw InvalidArgument(fmt::format("step {}: parameter '{}': some replicas have a gradient and some have none",
+                                      number, problem.parameters[p].name));
+  }
+  std::vector<bool> active(parameters);
+  for (size_t p = 0; p < parameters; ++p) active[p] = present[p] > 0;
+  return active;
+}
+
+}  // namespace muster::engine
