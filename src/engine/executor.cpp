@@ -139,7 +139,7 @@ void Executor::average(const Program& program, const StepInput& input, Communica
   in_flight_.resize(program.waves.size());
   for (size_t w = 0; w < program.waves.size(); ++w) {
     start_in(run, w);
-    land(run, in_flight_[w].in, w, Stage::kWaitIn, "in");
+    land(in_flight_[w].in, w, Stage::kWaitIn, "in");
     sum_replicas(run, w);
     const auto* const sums = reinterpret_cast<const float*>(part(run, w));
     for (const OwnerMomentumStep& step : run.wave(w).owner_momentum) visit(step.parameter, sums + step.sum, step.count);
@@ -171,7 +171,7 @@ Executor::Flight Executor::exchange(const Run& run, size_t w, const std::vector<
   return flight;
 }
 
-void Executor::land(const Run&, Flight& flight, size_t w, Stage stage, std::string_view direction) {
+void Executor::land(Flight& flight, size_t w, Stage stage, std::string_view direction) {
   {
     const auto timed = recorder_.span(stage, static_cast<int32_t>(w));
     flight.request->wait();
@@ -252,7 +252,7 @@ void Executor::compute(const Run& run, size_t w) {
   update(run, w, wave.ranges);
   poll();
   for (const HomeBatch& batch : wave.home) orthogonalize(run, w, batch);
-  land(run, in_flight_[w].in, w, Stage::kWaitIn, "in");
+  land(in_flight_[w].in, w, Stage::kWaitIn, "in");
   {
     const auto timed = recorder_.span(Stage::kAssemble, static_cast<int32_t>(w));
     copy(run, w, wave.assemble);
@@ -314,7 +314,7 @@ void Executor::orthogonalize(const Run& run, size_t w, const OwnedBatch& batch) 
     variances.push_back(m.spare >= 0 ? reinterpret_cast<float*>(part(run, w) + m.spare)
                                      : state_.variance(std::max<int64_t>(m.variance, 0)));
     if (static_cast<int64_t>(matrices.size()) < shop.matrices && i + 1 < batch.matrices.size()) continue;
-    polish(run, static_cast<int32_t>(w), batch.key, shop, matrices, variances);
+    polish(static_cast<int32_t>(w), batch.key, shop, matrices, variances);
     matrices.clear();
     variances.clear();
   }
@@ -336,13 +336,13 @@ void Executor::orthogonalize(const Run& run, size_t w, const HomeBatch& batch) {
         pack(run, m.pack, matrices[i]);
       }
     }
-    polish(run, wave, batch.key, shop, matrices, variances);
+    polish(wave, batch.key, shop, matrices, variances);
     for (size_t i = 0; i < count; ++i) apply(run, batch.matrices[begin + i].apply, matrices[i]);
   }
 }
 
-void Executor::polish(const Run&, int32_t w, const BatchKey& key, const Workshop& shop,
-                      std::span<std::byte* const> matrices, std::span<float* const> variances) {
+void Executor::polish(int32_t w, const BatchKey& key, const Workshop& shop, std::span<std::byte* const> matrices,
+                      std::span<float* const> variances) {
   const Group& g = groups_[key.group];
   const kernels::MatrixShape shape{key.rows, key.columns};
   std::byte* const orthogonal = workspace_.data() + shop.matrices * shop.update_bytes;
@@ -520,7 +520,7 @@ void Executor::start_out(const Run& run, size_t w) {
 
 void Executor::finish(const Run& run, size_t w) {
   const WaveProgram& wave = run.wave(w);
-  land(run, in_flight_[w].out, w, Stage::kWaitOut, "out");
+  land(in_flight_[w].out, w, Stage::kWaitOut, "out");
   apply(run, wave.apply, part(run, w));
   if (wave.weights_in.empty()) return;
   const auto timed = recorder_.span(Stage::kApply, static_cast<int32_t>(w), "weights");

@@ -85,8 +85,8 @@ class Executor {
   void orthogonalize(const Run& run, size_t w, const OwnedBatch& batch);
   void orthogonalize(const Run& run, size_t w, const HomeBatch& batch);
   // One batch that fits: matrices in wire dtype, in place.
-  void polish(const Run& run, int32_t w, const BatchKey& key, const Workshop& shop,
-              std::span<std::byte* const> matrices, std::span<float* const> variances);
+  void polish(int32_t w, const BatchKey& key, const Workshop& shop, std::span<std::byte* const> matrices,
+              std::span<float* const> variances);
   void pack(const Run& run, std::span<const PackStep> steps, std::byte* base);
   void apply(const Run& run, std::span<const ApplyStep> steps, const std::byte* base);
   void update(const Run& run, size_t w, std::span<const RangeStep> steps);
@@ -94,7 +94,7 @@ class Executor {
   void clear(const Run& run, size_t w, std::span<const Span> spans);
   Flight exchange(const Run& run, size_t w, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                   std::string_view direction);
-  void land(const Run& run, Flight& flight, size_t w, Stage stage, std::string_view direction);
+  void land(Flight& flight, size_t w, Stage stage, std::string_view direction);
   void poll();
 
   std::byte* part(const Run& run, size_t w) { return arena_.data() + run.program.wave_offsets[w]; }

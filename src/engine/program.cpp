@@ -268,7 +268,7 @@ class Compiler {
     auto own = [&](int32_t j, int64_t at) -> OwnedMatrix& {
       OwnedBatch& batch = batches[key_of(j)];
       batch.key = key_of(j);
-      return batch.matrices.emplace_back(OwnedMatrix{j, at / wire_, -1, -1});
+      return batch.matrices.emplace_back(OwnedMatrix{at / wire_, -1, -1});
     };
     for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
       if (plan_.wave[j] != w || !is_active(catalog_.parameter_of(j))) continue;
@@ -282,7 +282,7 @@ class Compiler {
         HomeBatch& batch = home_[key_of(j)];
         batch.key = key_of(j);
         home_at_[j] = {batch.key, batch.matrices.size()};
-        batch.matrices.push_back({j, normuon ? state_.place_variance(j) : -1, {}, {}});
+        batch.matrices.push_back({normuon ? state_.place_variance(j) : -1, {}, {}});
         continue;
       }
       assembled_[j] = take(wave, catalog_.class_at(j).matrix.elements() * wire_);
