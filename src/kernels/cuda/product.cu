@@ -9,19 +9,28 @@ namespace muster::kernels::cuda {
 
 namespace {
 
-// A block computes 128 x 128 tiles with two warpgroups that take turns: while one multiplies, the other writes out what
-// it had. One warp feeds both from a ring of stages, each 64 deep.
-constexpr int kTile = 128;
+constexpr int kTile = 128;  // columns of a tile, and rows of a warpgroup's part of one
 constexpr int kDepth = 64;
-constexpr int kStages = 6;
 constexpr int kHalfBytes = 2;
-constexpr int kOperandBytes = kTile * kDepth * kHalfBytes;
-constexpr int kStageBytes = 2 * kOperandBytes;
 constexpr int kBoxBytes = 64 * 64 * kHalfBytes;  // what the copy engine moves at once: 64 rows of 128 bytes
-constexpr int kStagingBytes = 2 * kBoxBytes;     // of a warpgroup: half a tile, 64 x 128, on its way out
-constexpr int kBarrierBytes = 8 * (2 * kStages + 2);
-constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStagingBytes + kBarrierBytes;
+constexpr int kStagingBytes = 2 * kBoxBytes;     // of a warpgroup: half its part, 64 x 128, on its way out
 constexpr int kThreads = 3 * 128;
+
+// A block has two warpgroups that multiply, and a warp that feeds them from a ring of stages, each 64 deep.
+// In turns: each has a 128 x 128 tile; while one multiplies, the other writes out what it had. Together: both work on
+// one 256 x 128 tile, for which less is loaded.
+enum class Work : uint8_t { kInTurns, kTogether };
+
+template <Work kWork>
+struct Ring {
+  static constexpr bool kTogether = kWork == Work::kTogether;
+  static constexpr int kRows = kTogether ? 2 * kTile : kTile;
+  static constexpr int kStages = kTogether ? 4 : 6;
+  static constexpr int kABytes = kRows * kDepth * kHalfBytes;
+  static constexpr int kBytes = kABytes + kTile * kDepth * kHalfBytes;  // of a stage
+  static constexpr int kBarrierBytes = 8 * (2 * kStages + 2);
+  static constexpr int kSharedBytes = kStages * kBytes + 2 * kStagingBytes + kBarrierBytes;
+};
 
 struct Shape {
   int inner;
@@ -40,33 +49,40 @@ struct Tile {
   int column;
 };
 
-template <bool kSymmetric>
+template <bool kSymmetric, int kRows>
 __device__ Tile tile_at(int number, const Shape& shape) {
   int rest = number % shape.tiles;
   int row = 0;
   int column = 0;
   if constexpr (kSymmetric) {
-    // Row i of tiles has those up to the diagonal.
-    while (rest > row) rest -= ++row;
+    // A row of tiles has those up to the diagonal.
+    for (int width = kRows / kTile; rest >= width; width = min(width + kRows / kTile, shape.tiles_across)) {
+      rest -= width;
+      ++row;
+    }
     column = rest;
   } else {
     row = rest / shape.tiles_across;
     column = rest % shape.tiles_across;
   }
-  return {number / shape.tiles, row * kTile, column * kTile};
+  return {number / shape.tiles, row * kRows, column * kTile};
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 #define MUSTER_SM90 1
 #endif
 
-template <typename T, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta>
+template <typename T, Work kWork, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta>
 __global__ void __launch_bounds__(kThreads, 1)
     product_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
                    const __grid_constant__ CUtensorMap d_map, const __grid_constant__ CUtensorMap d_strip_map,
                    const T* __restrict__ c, const Scalars* __restrict__ scalars, const Shape shape) {
 #ifdef MUSTER_SM90
   using namespace sm90;
+  using Stages = Ring<kWork>;
+  constexpr bool kTogether = Stages::kTogether;
+  constexpr int kStages = Stages::kStages;
+  constexpr int kStageBytes = Stages::kBytes;
   extern __shared__ __align__(1024) uint8_t memory[];
   const uint32_t base = shared_address(memory);
   const uint32_t staging = base + kStages * kStageBytes;
@@ -77,7 +93,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       barrier_init(full(s), 1);
-      barrier_init(empty(s), 1);
+      barrier_init(empty(s), kTogether ? 2 : 1);
     }
     barrier_init(turn(0), 1);
     barrier_init(turn(1), 1);
@@ -95,15 +111,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     int stage = 0;
     uint32_t parity = 1;
     for (int t = first_tile; t < total; t += grid) {
-      const Tile tile = tile_at<kSymmetric>(t, shape);
+      const Tile tile = tile_at<kSymmetric, Stages::kRows>(t, shape);
       for (int s = 0; s < steps; ++s) {
         barrier_wait(empty(stage), parity);
         barrier_expect(full(stage), kStageBytes);
         const uint32_t a = base + stage * kStageBytes;
-        const uint32_t b = a + kOperandBytes;
+        const uint32_t b = a + Stages::kABytes;
         if constexpr (kAcrossA) {
-          load_box(a, a_map, full(stage), tile.row, s * kDepth, tile.matrix);
-          load_box(a + kBoxBytes, a_map, full(stage), tile.row + 64, s * kDepth, tile.matrix);
+          for (int x = 0; x < Stages::kRows / 64; ++x) {
+            load_box(a + x * kBoxBytes, a_map, full(stage), tile.row + x * 64, s * kDepth, tile.matrix);
+          }
         } else {
           load_box(a, a_map, full(stage), s * kDepth, tile.row, tile.matrix);
         }
@@ -135,9 +152,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     return part + octet / 8 * kBoxBytes + row * 128 + (octet % 8 ^ (row & 7)) * 16;
   };
 
-  int number = group;  // of this block's tiles
-  for (int t = first_tile + group * grid; t < total; t += 2 * grid, number += 2) {
-    const Tile tile = tile_at<kSymmetric>(t, shape);
+  int number = kTogether ? 0 : group;  // of this block's tiles
+  const int skip = kTogether ? 1 : 2;
+  for (int t = first_tile + number * grid; t < total; t += skip * grid, number += skip) {
+    Tile tile = tile_at<kSymmetric, Stages::kRows>(t, shape);
+    if (kTogether) tile.row += group * kTile;  // this group's part
     // A warp has 16 rows of each half of the tile; 16 lanes with 16 bytes each are a row of C.
     const auto load_c = [&](uint4(&v)[8], int half) {
 #pragma unroll
@@ -153,15 +172,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     float sums[2][64];
 
     // The other group has waited for all its stages: those that follow are this group's.
-    barrier_wait(turn(group), (number / 2 + 1 + group) & 1);
+    if (!kTogether) barrier_wait(turn(group), (number / 2 + 1 + group) & 1);
     const int64_t before = static_cast<int64_t>(number) * steps;
     int stage = static_cast<int>(before % kStages);
     uint32_t parity = static_cast<uint32_t>(before / kStages & 1);
     for (int s = 0; s < steps; ++s) {
       barrier_wait(full(stage), parity);
-      if (s + 1 == steps && elected) barrier_arrive(turn(1 - group));
-      const uint32_t a = base + stage * kStageBytes;
-      const uint32_t b = a + kOperandBytes;
+      if (!kTogether && s + 1 == steps && elected) barrier_arrive(turn(1 - group));
+      const uint32_t stage_base = base + stage * kStageBytes;
+      const uint32_t a = stage_base + (kTogether ? group * 2 * kBoxBytes : 0);
+      const uint32_t b = stage_base + Stages::kABytes;
       multiply_fence();
 #pragma unroll
       for (int k = 0; k < kDepth / 16; ++k) {
@@ -302,15 +322,31 @@ int multiprocessors() {
   return count;
 }
 
-int64_t tile_count(const Product& p) {
-  const int64_t down = (p.d.rows + kTile - 1) / kTile;
-  return p.symmetric ? down * (down + 1) / 2 : down * ((p.d.columns + kTile - 1) / kTile);
+// By measurement (docs/kernels.md): large tiles where the device runs out of power, small ones where it runs out of
+// them.
+Work work_of(const Product& p) {
+  return std::min(p.d.rows, p.d.columns) >= (p.symmetric ? 4096 : 2048) ? Work::kTogether : Work::kInTurns;
 }
 
-template <typename T, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta>
-void launch(const Product& p, cudaStream_t stream) {
-  auto* const kernel = product_kernel<T, kSymmetric, kAcrossA, kAcrossB, kBeta>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes), "product");
+int64_t tile_rows(const Product& p) {
+  return work_of(p) == Work::kTogether ? Ring<Work::kTogether>::kRows : Ring<Work::kInTurns>::kRows;
+}
+
+int64_t tile_count(const Product& p) {
+  const int64_t rows = tile_rows(p);
+  const int64_t down = (p.d.rows + rows - 1) / rows;
+  const int64_t across = (p.d.columns + kTile - 1) / kTile;
+  if (!p.symmetric) return down * across;
+  int64_t count = 0;
+  for (int64_t i = 1; i <= down; ++i) count += std::min(i * rows / kTile, across);
+  return count;
+}
+
+template <typename T, Work kWork, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta>
+void launch_as(const Product& p, cudaStream_t stream) {
+  auto* const kernel = product_kernel<T, kWork, kSymmetric, kAcrossA, kAcrossB, kBeta>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Ring<kWork>::kSharedBytes),
+        "product");
   Shape shape{};
   shape.inner = static_cast<int>(p.a_transposed ? p.a.rows : p.a.columns);
   shape.rows = static_cast<int>(p.d.rows);
@@ -320,14 +356,23 @@ void launch(const Product& p, cudaStream_t stream) {
   shape.tiles = static_cast<int>(tile_count(p));
   shape.c_pitch = p.c.pitch;
   shape.c_stride = p.c.stride;
-  const CUtensorMap a = boxes_of(p.a, p.type, p.batch, kAcrossA ? 64 : kTile);
+  const CUtensorMap a = boxes_of(p.a, p.type, p.batch, kAcrossA ? 64 : Ring<kWork>::kRows);
   const CUtensorMap b = boxes_of(p.b, p.type, p.batch, kAcrossB ? 64 : kTile);
   const CUtensorMap d = boxes_of(p.d, p.type, p.batch, 64);
   const CUtensorMap d_strip = boxes_of(p.d, p.type, p.batch, 16);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(multiprocessors(), tile_count(p) * p.batch));
-  kernel<<<blocks, kThreads, kSharedBytes, stream>>>(a, b, d, d_strip, static_cast<const T*>(p.c.data), p.scalars,
-                                                     shape);
+  kernel<<<blocks, kThreads, Ring<kWork>::kSharedBytes, stream>>>(a, b, d, d_strip, static_cast<const T*>(p.c.data),
+                                                                  p.scalars, shape);
   check(cudaGetLastError(), "product");
+}
+
+template <typename T, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta>
+void launch(const Product& p, cudaStream_t stream) {
+  if (work_of(p) == Work::kTogether) {
+    launch_as<T, Work::kTogether, kSymmetric, kAcrossA, kAcrossB, kBeta>(p, stream);
+  } else {
+    launch_as<T, Work::kInTurns, kSymmetric, kAcrossA, kAcrossB, kBeta>(p, stream);
+  }
 }
 
 template <typename T>
@@ -383,7 +428,7 @@ void multiply(const Product& p, cudaStream_t stream) {
 
 double flops(const Product& p) {
   const int64_t inner = p.a_transposed ? p.a.rows : p.a.columns;
-  return 2.0 * kTile * kTile * static_cast<double>(tile_count(p)) * static_cast<double>(inner) *
+  return 2.0 * kTile * static_cast<double>(tile_rows(p) * tile_count(p)) * static_cast<double>(inner) *
          static_cast<double>(p.batch);
 }
 
