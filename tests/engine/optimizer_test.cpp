@@ -239,6 +239,28 @@ TEST(Optimizer, RefusesToGoOnAfterAPeerIsGone) {
   EXPECT_EQ(left, 1);
 }
 
+TEST(Optimizer, DoesNotWaitForARankThatNeverArrives) {
+  test::Training t = training(test::one_parameter({9, 9}, 3));
+  t.timeout = std::chrono::milliseconds(300);
+  t.steps = 2;
+  std::atomic<int> next = 0;
+  std::atomic<int> sleeping = 0;
+  t.before_step = [&](Optimizer&, int step) {
+    if (step != 1 || next++ > 0) return;
+    ++sleeping;
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    --sleeping;
+  };
+  std::atomic<int> in_time = 0;
+  t.failed = [&](Optimizer& optimizer, const std::string& error) {
+    EXPECT_THAT(error, HasSubstr("step 2 broke off: all_reduce 'step 2 agreement'"));
+    if (sleeping > 0) ++in_time;  // the others did not wait for it to wake up
+    EXPECT_THROW(optimizer.save("never"), CommError);
+  };
+  for (const test::RankMemory& rank : test::train(t)) EXPECT_THAT(rank.error, HasSubstr("step 2 broke off"));
+  EXPECT_EQ(in_time, 2);
+}
+
 TEST(Optimizer, NeitherStepsNorSavesOnceBrokenUntilAStateIsImported) {
   const Problem problem = test::one_parameter({9, 9}, 2);
   auto first = make_local_communicators(2, {std::chrono::milliseconds(300)});

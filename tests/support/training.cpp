@@ -64,7 +64,12 @@ void train_rank(const Training& t, Communicator& communicator, RankMemory& mine)
       pointers.push_back(!t.present || t.present(rank, p, step) ? gradients[p].data() : nullptr);
     }
     if (t.before_step) t.before_step(optimizer, step);
-    mine.stats.push_back(optimizer.step(pointers, t.step_options ? t.step_options(step) : StepOptions{}));
+    try {
+      mine.stats.push_back(optimizer.step(pointers, t.step_options ? t.step_options(step) : StepOptions{}));
+    } catch (const std::exception& error) {
+      if (t.failed) t.failed(optimizer, error.what());
+      throw;
+    }
   }
   for (const StateInfo& info : optimizer.state()) mine.state.push_back(optimizer.export_state(info.name));
   if (t.after) t.after(optimizer);

@@ -33,9 +33,10 @@ struct Training {
   std::function<int32_t(size_t parameter)> group;                         // null: 0
   // Between the optimizer and its communicator; null: nothing.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> tamper;
-  std::function<void(int32_t rank, const Optimizer& optimizer)> measure;  // after construction; null: nothing
-  std::function<void(Optimizer& optimizer)> before;                       // the first step
-  std::function<void(Optimizer& optimizer)> after;                        // the last step
+  std::function<void(int32_t rank, const Optimizer& optimizer)> measure;       // after construction; null: nothing
+  std::function<void(Optimizer& optimizer)> before;                            // the first step
+  std::function<void(Optimizer& optimizer, const std::string& error)> failed;  // a step threw this
+  std::function<void(Optimizer& optimizer)> after;                             // the last step
 };
 
 // What a rank has.
