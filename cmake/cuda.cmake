@@ -1,9 +1,10 @@
-# CUDA, where the machine has nvcc: MUSTER_CUDA says so. Compiling needs no GPU, and the library none to load.
+# CUDA, where the machine has nvcc: MUSTER_CUDA says so. Compiling needs no GPU, and the library none to load. Sanitizers
+# are the host compiler's and not nvcc's.
 
 include(CheckLanguage)
 check_language(CUDA)
 set(MUSTER_CUDA OFF)
-if(CMAKE_CUDA_COMPILER)
+if(CMAKE_CUDA_COMPILER AND NOT MUSTER_SANITIZE)
   # sm_90a has the instructions that product.cu is made of; the others get what does not need them.
   set(CMAKE_CUDA_ARCHITECTURES 80-real 89-real 90a-real 100-real CACHE STRING "What CUDA sources are compiled for")
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
