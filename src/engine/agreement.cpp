@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "engine/fingerprint.h"
+#include "engine/ballot.h"
 #include "engine/group.h"
 #include "engine/state.h"
 #include "muster/error.h"
@@ -19,7 +19,7 @@ namespace {
 enum : size_t { kRefused, kRefuser, kStepCheck, kFixedWords };
 
 uint64_t fingerprint(const StepOptions& options, int64_t step) {
-  Fingerprint print;
+  plan::Hash print;
   print.add(step);
   print.add(options.grad_scale);
   print.add(options.max_grad_norm);
@@ -47,7 +47,7 @@ Holdings::Holdings(const plan::Catalog& catalog, int32_t rank) {
     elements.push_back(position < 0 ? 0 : partition.local_elements(position));
     replica.push_back(position < 0 ? 0 : partition.replica(position));
     replicas.push_back(partition.replicas());
-    Fingerprint key;
+    plan::Hash key;
     if (elements.back() > 0) {
       const layout::Run first = partition.shard(position)[0];
       for (int d = 0; d < first.box.dims; ++d) key.add(first.box.begin[d]);
@@ -91,14 +91,14 @@ void check_memory(const Problem& problem, const Holdings& holdings, std::span<co
 void agree_on_plan(const Problem& problem, const Plan& plan, const OptimizerOptions& options,
                    std::span<const ParameterMemory> memory, Communicator& communicator) {
   const auto ranks = static_cast<size_t>(communicator.size());
-  Fingerprint all_options;
+  plan::Hash all_options;
   all_options.add(plan.hash);
   all_options.add(static_cast<int64_t>(options.momentum));
   all_options.add(options.seed);
   all_options.add(static_cast<int64_t>(options.groups.size()));
   std::vector<uint64_t> prints = plan::parameter_fingerprints(problem);
   for (size_t p = 0; p < prints.size(); ++p) {
-    Fingerprint print;
+    plan::Hash print;
     print.add(prints[p]);
     print.add(static_cast<int64_t>(memory[p].form));
     print.add(static_cast<int64_t>(memory[p].group));
@@ -139,7 +139,7 @@ void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::sp
     const int32_t replicas = holdings.replicas[p];
     if (replicas == 1 || !holdings.any(p)) continue;
     const ParameterMemory& mine = memory[p];
-    Fingerprint print;
+    plan::Hash print;
     print.add(holdings.shard_keys[p]);
     const auto add = [&](const void* data, int64_t width) {
       print.add(std::span(static_cast<const std::byte*>(data), static_cast<size_t>(holdings.elements[p] * width)));

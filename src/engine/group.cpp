@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "engine/fingerprint.h"
 #include "muster/error.h"
+#include "plan/hash.h"
 
 namespace muster {
 
@@ -49,7 +49,7 @@ void validate(const Group& group) {
 namespace engine {
 
 uint64_t fingerprint(const Group& group) {
-  Fingerprint print;
+  plan::Hash print;
   for (const double value :
        {group.lr, group.weight_decay, group.momentum, group.beta1, group.beta2, group.eps, group.coefficients.safety}) {
     print.add(value);

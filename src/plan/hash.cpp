@@ -1,42 +1,9 @@
 #include "plan/hash.h"
 
-#include <bit>
-#include <string_view>
-
 #include "plan/catalog.h"
 #include "version.h"
 
 namespace muster::plan {
-
-namespace {
-
-class Hash {
- public:
-  void add(uint64_t value) {
-    // The finalizer of splitmix64 over a running sum: cheap, and every bit of the input reaches every bit of the state.
-    state_ += value + 0x9e3779b97f4a7c15;
-    state_ = (state_ ^ (state_ >> 30)) * 0xbf58476d1ce4e5b9;
-    state_ = (state_ ^ (state_ >> 27)) * 0x94d049bb133111eb;
-    state_ ^= state_ >> 31;
-  }
-  void add(int64_t value) { add(static_cast<uint64_t>(value)); }
-  void add(int32_t value) { add(static_cast<int64_t>(value)); }
-  void add(std::string_view text) {
-    add(static_cast<uint64_t>(text.size()));
-    for (const char c : text) add(static_cast<uint64_t>(static_cast<unsigned char>(c)));
-  }
-  template <typename T>
-  void add(const std::vector<T>& values) {
-    add(static_cast<uint64_t>(values.size()));
-    for (const T& value : values) add(value);
-  }
-  uint64_t value() const { return state_; }
-
- private:
-  uint64_t state_ = 0;
-};
-
-}  // namespace
 
 std::vector<uint64_t> parameter_fingerprints(const Problem& problem) {
   std::vector<uint64_t> meshes;
@@ -59,7 +26,7 @@ std::vector<uint64_t> parameter_fingerprints(const Problem& problem) {
     hash.add(std::string_view(kind_key(p)));
     hash.add(p.output_dim);
     hash.add(static_cast<int32_t>(p.scale_shape));
-    hash.add(std::bit_cast<uint64_t>(p.multiplier));
+    hash.add(p.multiplier);
     out.push_back(hash.value());
   }
   return out;

@@ -49,6 +49,25 @@ void replicate(Problem& problem) {
   for (Parameter& p : problem.parameters) p.layout.placements = {Placement::replicate()};
 }
 
+// What a body throws on each of two ranks as InvalidArgument.
+std::vector<std::string> refusals(const std::function<void(Communicator&)>& body) {
+  std::vector<std::string> said(2);
+  auto communicators = make_local_communicators(2, {std::chrono::seconds(10)});
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> mine = std::move(communicators[r]);
+      try {
+        body(*mine);
+      } catch (const InvalidArgument& error) {
+        said[r] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return said;
+}
+
 TEST(Optimizer, DoesWhatTheReferenceDoes) {
   constexpr int64_t kRows = 24;
   constexpr int64_t kColumns = 40;
@@ -90,48 +109,24 @@ TEST(Optimizer, DoesWhatTheReferenceDoes) {
 }
 
 TEST(Optimizer, NamesTheParameterThatRanksDisagreeOn) {
-  test::Training t = training(two_parameters(2));
-  std::vector<std::string> said(2);
-  auto communicators = make_local_communicators(2, {std::chrono::seconds(10)});
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < 2; ++r) {
-    threads.emplace_back([&, r] {
-      const std::unique_ptr<Communicator> mine = std::move(communicators[r]);
-      Problem problem = t.problem;
-      if (r == 1) problem.parameters[1].multiplier = 2;
-      std::vector<float> memory(60);
-      try {
-        Optimizer optimizer(problem, {}, *mine, {{memory.data()}, {memory.data()}});
-      } catch (const InvalidArgument& error) {
-        said[r] = error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const auto said = refusals([](Communicator& communicator) {
+    Problem problem = two_parameters(2);
+    if (communicator.rank() == 1) problem.parameters[1].multiplier = 2;
+    std::vector<float> memory(60);
+    Optimizer optimizer(problem, {}, communicator, {{memory.data()}, {memory.data()}});
+  });
   EXPECT_THAT(said, Each(HasSubstr("parameter 1 ('v'")));
 }
 
 TEST(Optimizer, RefusesMemoryThatDoesNotFitOnEveryRank) {
   const auto said = [](const std::function<void(int32_t, std::vector<ParameterMemory>&, OptimizerOptions&)>& spoil) {
-    std::vector<std::string> out(2);
-    auto communicators = make_local_communicators(2, {std::chrono::seconds(10)});
-    std::vector<std::thread> threads;
-    for (int32_t r = 0; r < 2; ++r) {
-      threads.emplace_back([&, r] {
-        const std::unique_ptr<Communicator> mine = std::move(communicators[r]);
-        std::vector<float> memory(60);
-        std::vector<ParameterMemory> parameters{{memory.data()}, {memory.data()}};
-        OptimizerOptions options;
-        spoil(r, parameters, options);
-        try {
-          Optimizer optimizer(two_parameters(2), options, *mine, parameters);
-        } catch (const InvalidArgument& error) {
-          out[r] = error.what();
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return out;
+    return refusals([&](Communicator& communicator) {
+      std::vector<float> memory(60);
+      std::vector<ParameterMemory> parameters{{memory.data()}, {memory.data()}};
+      OptimizerOptions options;
+      spoil(communicator.rank(), parameters, options);
+      Optimizer optimizer(two_parameters(2), options, communicator, parameters);
+    });
   };
   using Memory = std::vector<ParameterMemory>;
   EXPECT_THAT(said([](int32_t r, Memory& m, OptimizerOptions&) {
@@ -153,25 +148,14 @@ TEST(Optimizer, RefusesMemoryThatDoesNotFitOnEveryRank) {
 }
 
 TEST(Optimizer, RefusesReplicasThatStartFromDifferentWeights) {
-  Problem problem = two_parameters(2);
-  replicate(problem);
-  std::vector<std::string> said(2);
-  auto communicators = make_local_communicators(2, {std::chrono::seconds(10)});
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < 2; ++r) {
-    threads.emplace_back([&, r] {
-      const std::unique_ptr<Communicator> mine = std::move(communicators[r]);
-      std::vector<float> w(120);
-      std::vector<float> v(120);
-      if (r == 1) v[119] = 1e-30F;
-      try {
-        Optimizer optimizer(problem, {}, *mine, {{w.data()}, {v.data()}});
-      } catch (const InvalidArgument& error) {
-        said[r] = error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const auto said = refusals([](Communicator& communicator) {
+    Problem problem = two_parameters(2);
+    replicate(problem);
+    std::vector<float> w(120);
+    std::vector<float> v(120);
+    if (communicator.rank() == 1) v[119] = 1e-30F;
+    Optimizer optimizer(problem, {}, communicator, {{w.data()}, {v.data()}});
+  });
   EXPECT_THAT(said, Each(HasSubstr("parameter 'v': replicas start from different weights")));
 }
 
