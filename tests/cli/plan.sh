@@ -3,56 +3,20 @@
 # Usage: plan.sh MUSTER
 set -euo pipefail
 
-muster=$1
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-
-fail() {
-  echo "FAILED: $*" >&2
-  failures=$((failures + 1))
-}
+. "$(dirname "$0")/support/checks.sh"
 
 # plan NAME ARGUMENTS...: plans with --json and keeps the object as NAME for `holds`.
 plan() {
-  local name=$1 status=0
+  local name=$1
   shift
-  "$muster" plan "$@" --json >"$work/$name.json" 2>"$work/stderr" || status=$?
-  if ((status != 0)); then fail "muster plan $* --json: exit $status: $(cat "$work/stderr")"; fi
-  if [[ -s $work/stderr ]]; then fail "muster plan $* --json: wrote to stderr: $(cat "$work/stderr")"; fi
+  gives "$name" "$muster" plan "$@" --json
 }
 
-# holds EXPRESSION: a Python expression over the plans kept so far.
-holds() {
-  python3 - "$work" "$1" <<'EOF' || fail "$1"
-import json, pathlib, sys
-
-plans = {path.stem: json.loads(path.read_text()) for path in pathlib.Path(sys.argv[1]).glob("*.json")}
-if not eval(sys.argv[2], {}, plans):
-    for name, plan in plans.items():
-        if name in sys.argv[2]:
-            print(name, {key: value for key, value in plan.items() if not isinstance(value, (list, dict))})
-    sys.exit(1)
-EOF
-}
-
-# refuses WORD ARGUMENTS...: exit 2, nothing on stdout, one line on stderr that contains WORD.
-refuses() {
-  local word=$1 status=0
+# rejects WORD ARGUMENTS...: exit 2 and one line that contains WORD.
+rejects() {
+  local word=$1
   shift
-  "$muster" "$@" >"$work/stdout" 2>"$work/stderr" || status=$?
-  local said
-  said=$(head -c 500 "$work/stderr")
-  if ((status != 2)); then
-    fail "muster $*: exit $status, not 2: $said"
-  elif [[ -s $work/stdout ]]; then
-    fail "muster $*: wrote to stdout"
-  elif (($(wc -l <"$work/stderr") != 1)) || [[ $said != "muster: error: "* ]]; then
-    fail "muster $*: not one line that begins with 'muster: error: ': $said"
-  elif [[ $said != *"$word"* ]]; then
-    fail "muster $*: does not name $word: $said"
-  fi
+  refuses 2 "$word" "$muster" "$@"
 }
 
 # model NAME PARAMETERS [MESHES]: writes a model file on two ranks.
@@ -139,38 +103,38 @@ large 4096 --mesh fsdp=7 --set experts=60
 large 2048 --mesh fsdp=96 --set experts=160
 
 echo "== bad flags"
-refuses "subcommand"
-refuses "bogus" bogus
-refuses "MODEL" plan
-refuses "no-such-model" plan no-such-model --ranks 2
-refuses "MODEL" plan "" --ranks 2
-refuses "--bogus" plan gpt2-small --ranks 2 --bogus
-refuses "extra" plan gpt2-small extra --ranks 2
-refuses "--mesh" plan gpt2-small
-refuses "--mesh" plan gpt2-small --mesh
-refuses "--mesh" plan gpt2-small --mesh ""
-refuses "--ranks 2 and --mesh fsdp=4" plan gpt2-small --ranks 2 --mesh fsdp=4
-for ranks in 0 -1 x 2.5 1e3 99999999999999999999 4294967296; do refuses "$ranks" plan gpt2-small --ranks "$ranks"; done
+rejects "subcommand"
+rejects "bogus" bogus
+rejects "MODEL" plan
+rejects "no-such-model" plan no-such-model --ranks 2
+rejects "MODEL" plan "" --ranks 2
+rejects "--bogus" plan gpt2-small --ranks 2 --bogus
+rejects "extra" plan gpt2-small extra --ranks 2
+rejects "--mesh" plan gpt2-small
+rejects "--mesh" plan gpt2-small --mesh
+rejects "--mesh" plan gpt2-small --mesh ""
+rejects "--ranks 2 and --mesh fsdp=4" plan gpt2-small --ranks 2 --mesh fsdp=4
+for ranks in 0 -1 x 2.5 1e3 99999999999999999999 4294967296; do rejects "$ranks" plan gpt2-small --ranks "$ranks"; done
 for mesh in fsdp fsdp= =2 fsdp=0 fsdp=-2 fsdp=2, fsdp=2x fsdp=99999999999999999999 fsdp=1000000,tp=1000000; do
-  refuses "--mesh" plan gpt2-small --mesh "$mesh"
+  rejects "--mesh" plan gpt2-small --mesh "$mesh"
 done
-refuses "fsdp" plan gpt2-small --mesh fsdp=2,fsdp=2
-refuses "sideways" plan gpt2-small --mesh sideways=2
-refuses "sometimes" plan gpt2-small --ranks 2 --strategy sometimes
-for waves in -1 x 99999999999; do refuses "--waves" plan gpt2-small --ranks 2 --waves "$waves"; done
-refuses "waves" plan gpt2-small --ranks 2 --strategy chunked --waves 2
-for mib in -1 x 9223372036854775807; do refuses "--scratch-mib" plan gpt2-small --ranks 2 --scratch-mib "$mib"; done
-refuses "scratch" plan gpt2-small --ranks 2 --scratch-mib 1
-for layers in 0 -1 x; do refuses "--layers" plan gpt2-small --ranks 2 --layers "$layers"; done
-refuses "experts" plan gpt2-small --ranks 2 --set experts=4
-for setting in experts experts= =4 experts=x experts=0; do refuses "--set" plan moe-397b --ranks 8 --set "$setting"; done
-refuses "--groups" plan modded-nanogpt --mesh replicate=8 --strategy grouped --groups 1,x
-refuses "--groups" plan modded-nanogpt --mesh replicate=8 --groups 1,10,16,16
-refuses "group" plan modded-nanogpt --mesh replicate=8 --strategy grouped --groups 1,10
-refuses "nobody" plan gpt2-small --ranks 2 --explain nobody
-refuses "missing.json" plan gpt2-small --ranks 2 --cost "$work/missing.json"
-refuses "missing.json" plan gpt2-small --ranks 2 --rules "$work/missing.json"
-refuses "page.html" plan gpt2-small --ranks 2 --html "$work/missing/page.html"
+rejects "fsdp" plan gpt2-small --mesh fsdp=2,fsdp=2
+rejects "sideways" plan gpt2-small --mesh sideways=2
+rejects "sometimes" plan gpt2-small --ranks 2 --strategy sometimes
+for waves in -1 x 99999999999; do rejects "--waves" plan gpt2-small --ranks 2 --waves "$waves"; done
+rejects "waves" plan gpt2-small --ranks 2 --strategy chunked --waves 2
+for mib in -1 x 9223372036854775807; do rejects "--scratch-mib" plan gpt2-small --ranks 2 --scratch-mib "$mib"; done
+rejects "scratch" plan gpt2-small --ranks 2 --scratch-mib 1
+for layers in 0 -1 x; do rejects "--layers" plan gpt2-small --ranks 2 --layers "$layers"; done
+rejects "experts" plan gpt2-small --ranks 2 --set experts=4
+for setting in experts experts= =4 experts=x experts=0; do rejects "--set" plan moe-397b --ranks 8 --set "$setting"; done
+rejects "--groups" plan modded-nanogpt --mesh replicate=8 --strategy grouped --groups 1,x
+rejects "--groups" plan modded-nanogpt --mesh replicate=8 --groups 1,10,16,16
+rejects "group" plan modded-nanogpt --mesh replicate=8 --strategy grouped --groups 1,10
+rejects "nobody" plan gpt2-small --ranks 2 --explain nobody
+rejects "missing.json" plan gpt2-small --ranks 2 --cost "$work/missing.json"
+rejects "missing.json" plan gpt2-small --ranks 2 --rules "$work/missing.json"
+rejects "page.html" plan gpt2-small --ranks 2 --html "$work/missing/page.html"
 
 echo "== bad files"
 model zero '{"name": "p.zero", "shape": [4, 0]}'
@@ -181,30 +145,26 @@ model blocks '{"name": "p.blocks", "shape": [8, 4], "rows": [4, 3]}'
 model dim '{"name": "p.dim", "shape": [8, 4], "placements": {"fsdp": "shard(2)"}}'
 model axis '{"name": "p.axis", "shape": [8, 4]}' '{"name": "world", "axes": "fsdp=2,odd=2"}'
 model overlap '{"name": "p.overlap", "shape": [8, 4]}' '{"name": "world", "axes": "fsdp=2", "ranks": [1, 1]}'
-for name in zero negative overflow huge blocks dim axis; do refuses "p.$name" plan "$work/$name.model"; done
-refuses "world" plan "$work/overlap.model"
+for name in zero negative overflow huge blocks dim axis; do rejects "p.$name" plan "$work/$name.model"; done
+rejects "world" plan "$work/overlap.model"
 echo '{"name": "cut", "parameters": [{"na' >"$work/cut.model"
-refuses "cut.model" plan "$work/cut.model"
+rejects "cut.model" plan "$work/cut.model"
 : >"$work/empty.model"
-refuses "empty.model" plan "$work/empty.model"
+rejects "empty.model" plan "$work/empty.model"
 printf '\377\376\000' >"$work/binary.model"
-refuses "binary.model" plan "$work/binary.model"
+rejects "binary.model" plan "$work/binary.model"
 echo '{"rules": [{"match": "*", "placements": {"fsdp": "shard(0)"}}]}' >"$work/rules.txt"
 printf '\100\000\000\000\000\000\000\000{"a":' >"$work/cut.safetensors"
-refuses "cut.safetensors" plan "$work/cut.safetensors" --ranks 2 --rules "$work/rules.txt"
+rejects "cut.safetensors" plan "$work/cut.safetensors" --ranks 2 --rules "$work/rules.txt"
 printf '\377\377\377\377\377\377\377\177{}' >"$work/long.safetensors"
-refuses "long.safetensors" plan "$work/long.safetensors" --ranks 2 --rules "$work/rules.txt"
-refuses "--rules" plan "$work/long.safetensors" --ranks 2
+rejects "long.safetensors" plan "$work/long.safetensors" --ranks 2 --rules "$work/rules.txt"
+rejects "--rules" plan "$work/long.safetensors" --ranks 2
 echo '{"device": "broken"' >"$work/cost.txt"
-refuses "cost.txt" plan gpt2-small --ranks 2 --cost "$work/cost.txt"
+rejects "cost.txt" plan gpt2-small --ranks 2 --cost "$work/cost.txt"
 
 echo "== a run that fails"
 status=0
 "$muster" plan gpt2-small --ranks 2 >/dev/full 2>"$work/stderr" || status=$?
 if ((status != 1)); then fail "a full disk: exit $status, not 1"; fi
 
-if ((failures > 0)); then
-  echo "$failures checks failed" >&2
-  exit 1
-fi
-echo "all checks hold"
+finish
