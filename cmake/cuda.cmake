@@ -22,6 +22,8 @@ function(muster_add_cuda_kernels)
     return()
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/cuda/*.cu)
+  # The same bits as on the CPU: a product and a sum are rounded one by one there.
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cuda/elementwise.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
   add_library(muster_cuda STATIC ${sources})
   target_include_directories(muster_cuda PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   target_include_directories(muster_cuda SYSTEM PUBLIC ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})

@@ -54,9 +54,6 @@ MUSTER_INLINE void with_form(WeightForm form, F f) {
   }
 }
 
-// lerp(from, to, part), rounded the same way everywhere.
-MUSTER_INLINE float toward(float from, float to, float part) { return from + (to - from) * part; }
-
 template <typename G, typename M, typename U, MomentumForm form, bool nesterov>
 void momentum_block(const MomentumOptions& options, const MomentumBlock& block) {
   const float mu = static_cast<float>(options.mu);
@@ -122,15 +119,6 @@ void apply(const ApplyOptions& options, const ApplyBlock& block) {
       with_decay(options.decay, [&]<Decay decay>(Value<decay>) { apply_block<U, form, decay>(options, block); });
     });
   });
-}
-
-// 1 / (1 - beta^step), by squaring: pow() of another library may round otherwise.
-double bias_correction(double beta, int64_t step) {
-  double power = 1;
-  for (double base = beta; step > 0; step /= 2, base *= base) {
-    if (step % 2 != 0) power *= base;
-  }
-  return 1 / (1 - power);
 }
 
 template <typename G, WeightForm form, Decay decay>

@@ -10,7 +10,11 @@
 namespace muster::kernels::cpu {
 namespace {
 
+#ifdef __CUDACC__  // kernels/cuda computes with the same values
+#define MUSTER_INLINE __host__ __device__ __forceinline__
+#else
 #define MUSTER_INLINE [[gnu::always_inline]] inline
+#endif
 
 struct Bf16 {
   uint16_t bits;
@@ -61,7 +65,8 @@ struct Weights;
 template <>
 struct Weights<WeightForm::kF32> {
   float* __restrict data;
-  Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t) : data(static_cast<float*>(w.data) + offset) {}
+  MUSTER_INLINE Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t)
+      : data(static_cast<float*>(w.data) + offset) {}
   MUSTER_INLINE float get(int64_t j) const { return data[j]; }
   MUSTER_INLINE void set(int64_t j, float x) const { data[j] = x; }
 };
@@ -69,7 +74,8 @@ struct Weights<WeightForm::kF32> {
 template <>
 struct Weights<WeightForm::kBf16> {
   Bf16* __restrict data;
-  Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t) : data(static_cast<Bf16*>(w.data) + offset) {}
+  MUSTER_INLINE Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t)
+      : data(static_cast<Bf16*>(w.data) + offset) {}
   MUSTER_INLINE float get(int64_t j) const { return load(data[j]); }
   MUSTER_INLINE void set(int64_t j, float x) const { store(data[j], x); }
 };
@@ -78,7 +84,7 @@ template <>
 struct Weights<WeightForm::kBf16Master> {
   Bf16* __restrict data;
   float* __restrict master;
-  Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t)
+  MUSTER_INLINE Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t)
       : data(static_cast<Bf16*>(w.data) + offset), master(static_cast<float*>(w.extra) + offset) {}
   MUSTER_INLINE float get(int64_t j) const { return master[j]; }
   MUSTER_INLINE void set(int64_t j, float x) const {
@@ -91,7 +97,7 @@ template <>
 struct Weights<WeightForm::kBf16Mantissa> {
   uint16_t* __restrict data;
   uint16_t* __restrict mantissa;
-  Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t)
+  MUSTER_INLINE Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t)
       : data(static_cast<uint16_t*>(w.data) + offset), mantissa(static_cast<uint16_t*>(w.extra) + offset) {}
   MUSTER_INLINE float get(int64_t j) const { return from_bits(static_cast<uint32_t>(data[j]) << 16 | mantissa[j]); }
   MUSTER_INLINE void set(int64_t j, float x) const {
@@ -106,13 +112,25 @@ struct Weights<WeightForm::kBf16Stochastic> {
   Bf16* __restrict data;
   uint64_t key;
   uint64_t first;  // index of the row's first element
-  Weights(const WeightBlock& w, int64_t offset, uint64_t k, uint64_t index)
+  MUSTER_INLINE Weights(const WeightBlock& w, int64_t offset, uint64_t k, uint64_t index)
       : data(static_cast<Bf16*>(w.data) + offset), key(k), first(index) {}
   MUSTER_INLINE float get(int64_t j) const { return load(data[j]); }
   MUSTER_INLINE void set(int64_t j, float x) const {
     store_stochastic(data[j], x, key, first + static_cast<uint64_t>(j));
   }
 };
+
+// lerp(from, to, part), rounded the same way everywhere.
+MUSTER_INLINE float toward(float from, float to, float part) { return from + (to - from) * part; }
+
+// 1 / (1 - beta^step), by squaring: pow() of another library may round otherwise.
+MUSTER_INLINE double bias_correction(double beta, int64_t step) {
+  double power = 1;
+  for (double base = beta; step > 0; step /= 2, base *= base) {
+    if (step % 2 != 0) power *= base;
+  }
+  return 1 / (1 - power);
+}
 
 // W <- keep W where decay applies, then W - change.
 template <Decay decay>
