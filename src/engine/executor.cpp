@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/rows.h"
 #include "kernels/step_scale.h"
 #include "muster/error.h"
 
@@ -21,30 +22,6 @@ template <typename T>
 T* at(T* base, int64_t elements, int64_t width) {
   using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
   return base == nullptr ? nullptr : static_cast<T*>(reinterpret_cast<Byte*>(base) + elements * width);
-}
-
-float from_bf16(uint16_t half) { return std::bit_cast<float>(static_cast<uint32_t>(half) << 16); }
-
-void add_row(Dtype dtype, const void* from, int64_t count, float* to) {
-  if (dtype == Dtype::kF32) {
-    const auto* const values = static_cast<const float*>(from);
-    for (int64_t i = 0; i < count; ++i) to[i] += values[i];
-    return;
-  }
-  const auto* const values = static_cast<const uint16_t*>(from);
-  for (int64_t i = 0; i < count; ++i) to[i] += from_bf16(values[i]);
-}
-
-// Rows of a strided matrix to or from a dense copy.
-void copy_rows(std::byte* to, int64_t to_stride, const std::byte* from, int64_t from_stride, int64_t rows,
-               int64_t bytes) {
-  if (to_stride == bytes && from_stride == bytes) {
-    bytes *= rows;
-    rows = std::min<int64_t>(rows, 1);
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    std::memcpy(to + i * to_stride, from + i * from_stride, static_cast<size_t>(bytes));
-  }
 }
 
 // A fixed number for a parameter, the same on every rank and in every layout.
@@ -398,27 +375,6 @@ double Executor::scale(int32_t matrix) const {
                                    : kernels::step_scale(kind, columns, rows);
 }
 
-void Executor::read_weights(int32_t parameter, const Block& block, std::vector<float>& values) const {
-  const ParameterMemory& m = memory_[parameter];
-  values.resize(static_cast<size_t>(block.elements()));
-  size_t n = 0;
-  for (int64_t i = 0; i < block.rows; ++i) {
-    const int64_t row = block.first + i * block.first_stride;
-    for (int64_t j = row; j < row + block.columns; ++j, ++n) {
-      if (m.form == WeightForm::kF32) {
-        values[n] = static_cast<const float*>(m.weight)[j];
-      } else if (m.form == WeightForm::kBf16Master) {
-        values[n] = static_cast<const float*>(m.extra)[j];
-      } else {
-        const auto high = static_cast<uint32_t>(static_cast<const uint16_t*>(m.weight)[j]) << 16;
-        const uint32_t low =
-            m.form == WeightForm::kBf16Mantissa ? static_cast<const uint16_t*>(m.extra)[j] : uint32_t{0};
-        values[n] = std::bit_cast<float>(high | low);
-      }
-    }
-  }
-}
-
 template <typename Change>
 void Executor::watch(const Run& run, int32_t parameter, const Block& block, bool counts, Change change) {
   if (run.input.changes == nullptr || !counts) {
@@ -427,9 +383,9 @@ void Executor::watch(const Run& run, int32_t parameter, const Block& block, bool
   }
   std::vector<float> before;
   std::vector<float> after;
-  read_weights(parameter, block, before);
+  read_weights(memory_[parameter], block, before);
   change();
-  read_weights(parameter, block, after);
+  read_weights(memory_[parameter], block, after);
   for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
   (*run.input.changes)[parameter].add(after.data(), 1, block.elements(), block.elements());
 }

@@ -105,7 +105,6 @@ class Executor {
   // Calls `change` and adds what it did to the weights of the block to input.changes.
   template <typename Change>
   void watch(const Run& run, int32_t parameter, const Block& block, bool counts, Change change);
-  void read_weights(int32_t parameter, const Block& block, std::vector<float>& values) const;
 
   const plan::Catalog& catalog_;
   const Problem& problem_;

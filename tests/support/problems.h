@@ -25,6 +25,19 @@ inline Problem one_parameter(Shape shape, int32_t ranks, Algorithm algorithm = A
   return problem;
 }
 
+// `w` for NorMuon and `v` for another, their rows over all ranks.
+inline Problem two_parameters(int32_t ranks, Algorithm second = Algorithm::kAdamW) {
+  Problem problem = one_parameter({12, 10}, ranks, Algorithm::kNorMuon);
+  problem.parameters.push_back(problem.parameters[0]);
+  problem.parameters[1].name = "v";
+  problem.parameters[1].algorithm = second;
+  return problem;
+}
+
+inline void replicate(Problem& problem) {
+  for (Parameter& p : problem.parameters) p.layout.placements = {Placement::replicate()};
+}
+
 inline Problem preset(const std::string& name, const std::string& mesh,
                       std::vector<std::pair<std::string, int64_t>> set = {}) {
   ModelOptions options;

@@ -101,6 +101,15 @@ float rounded(Dtype dtype, float value) {
   return std::bit_cast<float>(bits);
 }
 
+Training training(Problem problem) {
+  Training t;
+  t.problem = std::move(problem);
+  t.gradient = [](int32_t, size_t p, int64_t element, int step) {
+    return made_up(p, element, 100 + static_cast<uint64_t>(step));
+  };
+  return t;
+}
+
 std::vector<std::vector<int64_t>> held_elements(const Problem& problem, int32_t rank) {
   std::vector<std::vector<int64_t>> out;
   for (const Parameter& parameter : problem.parameters) {
@@ -114,17 +123,17 @@ std::vector<std::vector<int64_t>> held_elements(const Problem& problem, int32_t 
   return out;
 }
 
-std::vector<RankMemory> train(const Training& training) {
-  const int32_t ranks = training.problem.ranks;
+std::vector<RankMemory> train(const Training& t) {
+  const int32_t ranks = t.problem.ranks;
   std::vector<RankMemory> memory(ranks);
-  std::vector<std::unique_ptr<Communicator>> communicators = make_local_communicators(ranks, {training.timeout});
+  std::vector<std::unique_ptr<Communicator>> communicators = make_local_communicators(ranks, {t.timeout});
   std::vector<std::thread> threads;
   for (int32_t r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r] {
       std::unique_ptr<Communicator> mine = std::move(communicators[r]);
-      if (training.tamper) mine = training.tamper(std::move(mine));
+      if (t.tamper) mine = t.tamper(std::move(mine));
       try {
-        train_rank(training, *mine, memory[r]);
+        train_rank(t, *mine, memory[r]);
       } catch (const std::exception& error) {
         memory[r].error = error.what();
       }
@@ -132,6 +141,12 @@ std::vector<RankMemory> train(const Training& training) {
   }
   for (std::thread& thread : threads) thread.join();
   return memory;
+}
+
+std::vector<std::string> errors(const std::vector<RankMemory>& ranks) {
+  std::vector<std::string> out;
+  for (const RankMemory& rank : ranks) out.push_back(rank.error);
+  return out;
 }
 
 Training on_one_rank(const Training& many) {

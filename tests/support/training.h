@@ -49,9 +49,13 @@ struct RankMemory {
   std::string error;               // what it ended with
 };
 
+// On gradients that depend on parameter, element and step alone.
+Training training(Problem problem);
+
 std::vector<std::vector<int64_t>> held_elements(const Problem& problem, int32_t rank);
 
 std::vector<RankMemory> train(const Training& training);
+std::vector<std::string> errors(const std::vector<RankMemory>& ranks);
 
 // The same on one rank: what it is given for what many have is their sum in the order of the ranks over their number,
 // where Muster averages; else what each of them has.

@@ -1,0 +1,255 @@
+// Ranks that disagree, refuse, fail, leave or are late: every rank says so, and nothing goes on as if it were whole.
+#include <atomic>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/error.h"
+#include "muster/optimizer.h"
+#include "support/problems.h"
+#include "support/tamper.h"
+#include "support/training.h"
+
+namespace muster {
+namespace {
+
+using test::errors;
+using test::replicate;
+using test::training;
+using test::two_parameters;
+using testing::Each;
+using testing::HasSubstr;
+
+// What a body throws on each of two ranks as InvalidArgument.
+std::vector<std::string> refusals(const std::function<void(Communicator&)>& body) {
+  std::vector<std::string> said(2);
+  auto communicators = make_local_communicators(2, {std::chrono::seconds(10)});
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> mine = std::move(communicators[r]);
+      try {
+        body(*mine);
+      } catch (const InvalidArgument& error) {
+        said[r] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return said;
+}
+
+TEST(Disagreement, NamesTheParameterThatRanksDisagreeOn) {
+  const auto said = refusals([](Communicator& communicator) {
+    Problem problem = two_parameters(2);
+    if (communicator.rank() == 1) problem.parameters[1].multiplier = 2;
+    std::vector<float> memory(60);
+    Optimizer optimizer(problem, {}, communicator, {{memory.data()}, {memory.data()}});
+  });
+  EXPECT_THAT(said, Each(HasSubstr("parameter 1 ('v'")));
+}
+
+TEST(Disagreement, RefusesMemoryThatDoesNotFitOnEveryRank) {
+  const auto said = [](const std::function<void(int32_t, std::vector<ParameterMemory>&, OptimizerOptions&)>& spoil) {
+    return refusals([&](Communicator& communicator) {
+      std::vector<float> memory(60);
+      std::vector<ParameterMemory> parameters{{memory.data()}, {memory.data()}};
+      OptimizerOptions options;
+      spoil(communicator.rank(), parameters, options);
+      Optimizer optimizer(two_parameters(2), options, communicator, parameters);
+    });
+  };
+  using Memory = std::vector<ParameterMemory>;
+  EXPECT_THAT(said([](int32_t r, Memory& m, OptimizerOptions&) {
+                if (r == 1) m.pop_back();
+              }),
+              Each(HasSubstr("memory for 1 parameters, expected 2")));
+  EXPECT_THAT(said([](int32_t r, Memory& m, OptimizerOptions&) {
+                if (r == 1) m[1].weight = nullptr;
+              }),
+              Each(HasSubstr("parameter 'v': no memory for the 60 elements of rank 1")));
+  EXPECT_THAT(said([](int32_t, Memory& m, OptimizerOptions&) { m[0].group = 1; }),
+              Each(HasSubstr("parameter 'w': group 1: expected 0 to 0")));
+  EXPECT_THAT(said([](int32_t, Memory& m, OptimizerOptions&) { m[0].form = WeightForm::kBf16; }),
+              Each(HasSubstr("parameter 'w': its form stores bf16, its dtype is f32")));
+  EXPECT_THAT(said([](int32_t, Memory&, OptimizerOptions& o) { o.groups[0].beta1 = 1; }),
+              Each(HasSubstr("beta1 1: expected 0 to below 1")));
+  EXPECT_THAT(said([](int32_t r, Memory&, OptimizerOptions& o) { o.seed = static_cast<uint64_t>(r); }),
+              Each(HasSubstr("ranks disagree: same parameters, but other options")));
+}
+
+TEST(Disagreement, RefusesReplicasThatStartFromDifferentWeights) {
+  const auto said = refusals([](Communicator& communicator) {
+    Problem problem = two_parameters(2);
+    replicate(problem);
+    std::vector<float> w(120);
+    std::vector<float> v(120);
+    if (communicator.rank() == 1) v[119] = 1e-30F;
+    Optimizer optimizer(problem, {}, communicator, {{w.data()}, {v.data()}});
+  });
+  EXPECT_THAT(said, Each(HasSubstr("parameter 'v': replicas start from different weights")));
+}
+
+TEST(Disagreement, RefusesBadStepsOnEveryRankAndGoesOn) {
+  test::Training t = training(two_parameters(3));
+  t.steps = 1;
+  std::vector<std::vector<std::string>> said(3);
+  std::atomic<int> next = 0;
+  t.after = [&](Optimizer& optimizer) {
+    thread_local int rank = 0;
+    rank = next++;
+    std::vector<float> gradient(120);
+    std::vector<void*> pointers{gradient.data(), gradient.data()};
+    const auto attempt = [&](std::span<void* const> gradients, const StepOptions& options) {
+      try {
+        optimizer.step(gradients, options);
+        said[rank].push_back("");
+      } catch (const InvalidArgument& error) {
+        said[rank].push_back(error.what());
+      }
+    };
+    attempt(std::span(pointers).first(rank == 0 ? 1 : 2), {});
+    StepOptions options;
+    options.grad_scale = rank == 1 ? 2 : 1;
+    attempt(pointers, options);
+    optimizer.group(0).lr = rank == 2 ? 0.5 : 0.25;
+    attempt(pointers, {});
+    optimizer.group(0).lr = -1;
+    attempt(pointers, {});
+    optimizer.group(0).lr = 0.25;
+    attempt(pointers, {});
+    EXPECT_EQ(optimizer.steps(), 2);
+  };
+  EXPECT_THAT(errors(test::train(t)), Each(""));
+  for (const auto& one : said) {
+    ASSERT_EQ(one.size(), 5);
+    EXPECT_THAT(one[0], testing::AnyOf("step 2: 1 gradients, expected 2",
+                                       testing::MatchesRegex("step 2: rank [0-2] refused it")));
+    EXPECT_EQ(one[1], "step 2: ranks disagree on its options");
+    EXPECT_EQ(one[2], "step 2: ranks disagree on the hyperparameters of group 0");
+    EXPECT_EQ(one[3], "step 2: group 0: lr -1: expected a finite number, at least 0");
+    EXPECT_EQ(one[4], "");
+  }
+}
+
+TEST(Disagreement, RefusesToGoOnAfterAPeerIsGone) {
+  test::Training t = training(test::one_parameter({9, 9}, 3));
+  t.timeout = std::chrono::milliseconds(500);
+  t.steps = 2;
+  std::vector<std::string> second(3);
+  std::atomic<int> last = -1;
+  std::atomic<int> next = 0;
+  t.before_step = [&](Optimizer&, int step) {
+    if (step == 1 && next++ == 0) throw InvalidArgument("this rank leaves");
+  };
+  const std::vector<test::RankMemory> ranks = test::train(t);
+  int left = 0;
+  for (const test::RankMemory& rank : ranks) {
+    if (rank.error == "this rank leaves") {
+      ++left;
+    } else {
+      EXPECT_THAT(rank.error, HasSubstr("step 2 broke off"));
+    }
+  }
+  EXPECT_EQ(left, 1);
+}
+
+TEST(Disagreement, DoesNotWaitForARankThatNeverArrives) {
+  test::Training t = training(test::one_parameter({9, 9}, 3));
+  t.timeout = std::chrono::milliseconds(300);
+  t.steps = 2;
+  std::atomic<int> next = 0;
+  std::atomic<int> sleeping = 0;
+  t.before_step = [&](Optimizer&, int step) {
+    if (step != 1 || next++ > 0) return;
+    ++sleeping;
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    --sleeping;
+  };
+  std::atomic<int> in_time = 0;
+  t.failed = [&](Optimizer& optimizer, const std::string& error) {
+    EXPECT_THAT(error, HasSubstr("step 2 broke off: all_reduce 'step 2 agreement'"));
+    if (sleeping > 0) ++in_time;  // the others did not wait for it to wake up
+    EXPECT_THROW(optimizer.save("never"), CommError);
+  };
+  for (const test::RankMemory& rank : test::train(t)) EXPECT_THAT(rank.error, HasSubstr("step 2 broke off"));
+  EXPECT_EQ(in_time, 2);
+}
+
+TEST(Disagreement, NeitherStepsNorSavesOnceBrokenUntilAStateIsImported) {
+  const Problem problem = test::one_parameter({9, 9}, 2);
+  auto first = make_local_communicators(2, {std::chrono::milliseconds(300)});
+  auto second = make_local_communicators(2, {std::chrono::seconds(10)});
+  auto swapped = make_local_communicators(2, {std::chrono::seconds(10)});
+  std::vector<std::string> said;
+  const auto run = [&](size_t r) {
+    const size_t held = r == 0 ? 45 : 36;
+    std::vector<float> weights(held, 0.5F);
+    std::vector<float> gradient(held, 1.0F);
+    gradient[0] = 3;
+    std::vector<void*> pointers{gradient.data()};
+    Optimizer optimizer(problem, {}, *first[r], {{weights.data()}});
+    optimizer.step(pointers);
+    std::vector<StateTensor> state;
+    for (const StateInfo& info : optimizer.state()) state.push_back(optimizer.export_state(info.name));
+    const std::vector<float> kept = weights;
+    if (r == 0) {
+      const auto attempt = [&](const std::function<void()>& work) {
+        try {
+          work();
+          said.push_back("");
+        } catch (const CommError& error) {
+          said.push_back(error.what());
+        }
+      };
+      attempt([&] { optimizer.step(pointers); });
+      attempt([&] { optimizer.step(pointers); });
+      attempt([&] { optimizer.save("never"); });
+      attempt([&] { optimizer.export_state(":steps"); });
+    }
+    first[r].reset();
+    EXPECT_THAT([&] { optimizer.reconnect(*swapped[1 - r]); },
+                testing::ThrowsMessage<InvalidArgument>("rank 0: reconnect: rank 0 of 2, expected rank 1 of 2"));
+    optimizer.reconnect(*second[r]);
+    // The other one was not stepping when the first broke off. Were it to go on, it would wait for the first.
+    EXPECT_THROW(optimizer.step(pointers), CommError);
+    std::fill(weights.begin(), weights.end(), -7.0F);
+    optimizer.import_state(state);
+    EXPECT_EQ(weights, kept);
+    EXPECT_EQ(optimizer.step(pointers).step, 2);
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
+  ASSERT_EQ(said.size(), 4);
+  EXPECT_THAT(said, Each(HasSubstr("step 2 broke off")));
+}
+
+// An error that only one rank has, before anything was changed (where averages travel for their norm) and after.
+TEST(Disagreement, AnErrorOfOneRankReleasesTheOthersAtOnce) {
+  for (const double max_grad_norm : {1.0, 0.0}) {
+    test::Training t = training(two_parameters(3));
+    replicate(t.problem);
+    t.problem.grad_sync = true;
+    t.step_options = [=](int) {
+      StepOptions options;
+      options.max_grad_norm = max_grad_norm;
+      return options;
+    };
+    t.tamper = [](std::unique_ptr<Communicator> inner) {
+      const int32_t rank = inner->rank();
+      return std::make_unique<test::TamperingCommunicator>(
+          std::move(inner), [rank](std::string_view label, int32_t, std::span<std::byte>) {
+            if (rank == 1 && label.starts_with("step 2 ")) throw std::bad_alloc();
+          });
+    };
+    const std::vector<std::string> said = errors(test::train(t));
+    EXPECT_EQ(said[1], std::bad_alloc().what());
+    EXPECT_THAT(said[0], HasSubstr("rank 1 aborted: step 2 broke off"));
+    EXPECT_THAT(said[2], HasSubstr("rank 1 aborted: step 2 broke off"));
+  }
+}
+
+}  // namespace
+}  // namespace muster
