@@ -1,7 +1,6 @@
 #include "engine/executor.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include <fmt/format.h>

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +12,6 @@
 #include "muster/error.h"
 #include "reference/reference.h"
 #include "support/problems.h"
-#include "support/tamper.h"
 #include "support/training.h"
 
 namespace muster {
