@@ -97,8 +97,7 @@ TEST(Disagreement, RefusesBadStepsOnEveryRankAndGoesOn) {
   std::vector<std::vector<std::string>> said(3);
   std::atomic<int> next = 0;
   t.after = [&](Optimizer& optimizer) {
-    thread_local int rank = 0;
-    rank = next++;
+    const int rank = next++;  // some number for each
     std::vector<float> gradient(120);
     std::vector<void*> pointers{gradient.data(), gradient.data()};
     const auto attempt = [&](std::span<void* const> gradients, const StepOptions& options) {
@@ -137,8 +136,6 @@ TEST(Disagreement, RefusesToGoOnAfterAPeerIsGone) {
   test::Training t = training(test::one_parameter({9, 9}, 3));
   t.timeout = std::chrono::milliseconds(500);
   t.steps = 2;
-  std::vector<std::string> second(3);
-  std::atomic<int> last = -1;
   std::atomic<int> next = 0;
   t.before_step = [&](Optimizer&, int step) {
     if (step == 1 && next++ == 0) throw InvalidArgument("this rank leaves");
