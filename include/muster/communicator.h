@@ -14,8 +14,11 @@
 // docs/comm.md says what a caller can do about an error.
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -48,6 +51,23 @@ class Request {
   virtual void wait() = 0;  // for the timeout at most; throws CommError
 };
 
+// The same ranks, for work that is enqueued on a stream (a cudaStream_t) and may be captured into a graph there.
+// Buffers are on the device. A call returns when its operation is enqueued, and throws what an earlier failure left
+// behind. Graphs that hold operations go before their communicator.
+class StreamCommunicator {
+ public:
+  virtual ~StreamCommunicator() = default;
+
+  virtual void exchange(std::span<const Send> sends, std::span<const Receive> receives, std::string_view label,
+                        void* stream) = 0;
+  // In place; sums wrap, so that their order does not matter.
+  virtual void all_reduce(int64_t* data, int64_t count, std::string_view label, void* stream) = 0;
+
+  // Blocks until done() says true. Throws CommError once a peer is known to be gone, or the timeout has passed: then
+  // operations under way have been ended, so that their stream comes to rest.
+  virtual void watch(const std::function<bool()>& done, std::string_view label) = 0;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -76,6 +96,9 @@ class Communicator {
 
   // Ends every operation under way and to come, here and, as soon as they notice, on all ranks.
   virtual void abort(std::string_view reason) = 0;
+
+  // For memory of a device, in the order of its streams; null: this communicator moves what the host can reach.
+  virtual StreamCommunicator* on_stream() { return nullptr; }
 };
 
 struct CommOptions {
@@ -92,5 +115,17 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(int32_t rank
 // not there.
 bool mpi_available();
 std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions& options = {});
+
+// NCCL, on the current CUDA device of the calling thread. Rank 0 makes an id and hands it to the others by any means;
+// then all make their communicators together. Throws CommError where NCCL was not built in, or libnccl is not there.
+struct NcclId {
+  std::array<std::byte, 128> bytes{};
+};
+bool nccl_available();
+NcclId make_nccl_id();
+std::unique_ptr<Communicator> make_nccl_communicator(const NcclId& id, int32_t rank, int32_t size,
+                                                     const CommOptions& options = {});
+// With the ranks of another communicator, which carries the id and is not needed afterwards.
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& others, const CommOptions& options = {});
 
 }  // namespace muster
