@@ -4,10 +4,13 @@
 // strides or alignment, or on how many threads or streams work. Nothing here communicates; scratch is passed in (BLAS
 // keeps packing buffers of its own). Pointers are on the device of the backend and belong to the caller. A call returns
 // when its work is enqueued (CPU: done).
+//
+// `active` of a block, where it is not null, points to a word on the device; 0 there: nothing of the block is changed.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "kernels/sum_of_squares.h"
@@ -26,7 +29,8 @@ struct MomentumOptions {
   MomentumForm form = MomentumForm::kEma;
   bool nesterov = true;  // else U = M
   double mu = 0.95;
-  double grad_scale = 1;  // clipping: multiplies every gradient first
+  double grad_scale = 1;         // multiplies every gradient first
+  const double* clip = nullptr;  // on the device, multiplies grad_scale; null: 1
 };
 
 struct MomentumBlock {
@@ -38,6 +42,7 @@ struct MomentumBlock {
   int64_t momentum_stride = 0;
   void* update = nullptr;  // in wire dtype
   int64_t update_stride = 0;
+  const int32_t* active = nullptr;
 };
 
 // Where weights are, and which elements of their parameter they are: (i, j) is first + i * row_stride + j. Only
@@ -73,6 +78,7 @@ struct ApplyBlock {
   WeightBlock weight{};
   double step = 0;   // lr scale
   double decay = 0;  // lr wd
+  const int32_t* active = nullptr;
 };
 
 struct AdamWOptions {
@@ -83,8 +89,9 @@ struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  int64_t step = 1;  // for the bias correction; counts from 1
+  int64_t step = 1;  // for the bias correction; counts from 1. Ranges may have their own
   double grad_scale = 1;
+  const double* clip = nullptr;
 };
 
 struct LionOptions {
@@ -95,6 +102,7 @@ struct LionOptions {
   double beta1 = 0.9;
   double beta2 = 0.99;
   double grad_scale = 1;
+  const double* clip = nullptr;
 };
 
 // A contiguous range of elements of one parameter; the stride of `weight` is not read. Moments are f32.
@@ -104,42 +112,36 @@ struct ElementRange {
   float* first = nullptr;      // AdamW: mean of gradients; Lion: momentum
   float* second = nullptr;     // AdamW: mean of squares
   WeightBlock weight{};
-  double lr = 0;     // times the multiplier
-  double decay = 0;  // lr wd
-};
-
-struct OrthogonalizeOptions {
-  Coefficients coefficients{};
-  double eps = 0;  // X / (safety ||X||_F + eps). 0: the scale of the gradient does not matter. Zero stays zero
-  Dtype input = Dtype::kBf16;  // f32 or bf16, as the next
-  Dtype output = Dtype::kF32;  // f32 where NorMuon follows
-};
-
-// One matrix of a batch, contiguous, row-major. Output may be input where both are of one dtype.
-struct MatrixPair {
-  const void* input = nullptr;
-  void* output = nullptr;
+  double lr = 0;                     // times the multiplier
+  double decay = 0;                  // lr wd
+  const int64_t* updates = nullptr;  // on the device: AdamW's step is one more. Null: as the options say
+  const int32_t* active = nullptr;
 };
 
 enum class LineAxis : uint8_t { kRows, kColumns };
 LineAxis line_axis(NormAxis axis, int64_t rows, int64_t columns);  // the longer side; a tie: rows
 
-struct NorMuonOptions {
-  LineAxis axis = LineAxis::kRows;  // one variance a row, or one a column
-  double beta2 = 0.95;
-  double eps = 1e-8;
-  Dtype wire = Dtype::kBf16;
-};
-
-struct NorMuonMatrix {
-  const float* o = nullptr;   // orthogonalized, contiguous
-  float* variance = nullptr;  // one a line; starts at 0
-  void* output = nullptr;     // in wire dtype, rounded once; may be o where the wire is f32
-};
-
 struct MatrixShape {
   int64_t rows = 0;
   int64_t columns = 0;
+};
+
+// A matrix is contiguous, row-major, and becomes its orthogonal factor in place, scaled by NorMuon if asked for.
+struct PolishOptions {
+  struct Lines {
+    LineAxis axis = LineAxis::kRows;  // one variance a row, or one a column
+    double beta2 = 0.95;
+    double eps = 1e-8;
+  };
+  Coefficients coefficients{};
+  Dtype wire = Dtype::kBf16;  // of the matrices, before and after: f32 or bf16
+  std::optional<Lines> normuon{};
+};
+
+struct PolishMatrix {
+  void* matrix = nullptr;
+  float* variance = nullptr;  // one a line; starts at 0. Only NorMuon's
+  const int32_t* active = nullptr;
 };
 
 // Scratch for a call, 64-byte aligned. More than the least makes batches faster, never different.
@@ -156,31 +158,82 @@ struct ValueBlock {
   int64_t stride = 0;
 };
 
+// Rows of elements of a given width.
+struct CopyBlock {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  const void* from = nullptr;  // null: zeros
+  int64_t from_stride = 0;
+  void* to = nullptr;
+  int64_t to_stride = 0;
+};
+
+// Adds values to f32 sums.
+struct AddBlock {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  const void* from = nullptr;  // null: zeros
+  int64_t from_stride = 0;
+  float* to = nullptr;
+  int64_t to_stride = 0;
+};
+
+struct DivideRange {
+  int64_t count = 0;
+  float* data = nullptr;
+  float divisor = 1;
+};
+
+// Rows between the device and the host, in bytes.
+struct HostRows {
+  int64_t rows = 1;
+  int64_t bytes = 0;  // of a row
+  int64_t device_stride = 0;
+  int64_t host_stride = 0;
+};
+
+class Stream;
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
+
+  // Memory on the device: on a cache line, and zero.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void release(void* data) noexcept = 0;
+  // After everything that was enqueued; done when the call returns.
+  virtual void read(void* host, const void* device, const HostRows& rows) = 0;
+  virtual void write(void* device, const void* host, const HostRows& rows) = 0;
+  // Where calls return before their work is done. Null: they do not.
+  virtual Stream* stream() { return nullptr; }
+
+  // Work that is independent may go to different lanes, each of which keeps its order: lane(0) to lane(lanes() - 1)
+  // start where the others have come to, and join_lanes() waits for all.
+  virtual int lanes() const { return 1; }
+  virtual void lane(int) {}
+  virtual void join_lanes() {}
+
+  virtual void copy(int64_t width, std::span<const CopyBlock> blocks) = 0;
+  virtual void add(Dtype dtype, std::span<const AddBlock> blocks) = 0;
+  virtual void divide(std::span<const DivideRange> ranges) = 0;
 
   virtual void momentum_pack(const MomentumOptions& options, std::span<const MomentumBlock> blocks) = 0;
   virtual void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks) = 0;
   virtual void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges) = 0;
   virtual void lion(const LionOptions& options, std::span<const ElementRange> ranges) = 0;
 
-  // Matrices that are orthogonalized at the same time, where the batch and the scratch have as many.
+  // Matrices that are polished at the same time, where the batch and the scratch have as many.
   virtual int64_t side_by_side() const { return 1; }
   // Scratch for `batch` matrices of one shape; with batch 1, the least any batch of that shape needs.
-  virtual int64_t orthogonalize_workspace(MatrixShape shape, int64_t batch) const = 0;
-  virtual void orthogonalize(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const MatrixPair> batch,
-                             Workspace workspace) = 0;
+  virtual int64_t polish_workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const = 0;
+  virtual void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
+                      Workspace workspace) = 0;
 
-  // The least and the most: the whole batch at once.
-  virtual int64_t normuon_workspace(MatrixShape shape, int64_t batch) const = 0;
-  virtual void normuon(const NorMuonOptions& options, MatrixShape shape, std::span<const NorMuonMatrix> batch,
-                       Workspace workspace) = 0;
-
-  // Adds every value's square to `sum`, exactly; counts what is not finite there. Ready when the call returns.
-  virtual void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, SumOfSquares& sum) = 0;
-  virtual bool all_finite(Dtype dtype, std::span<const ValueBlock> blocks) = 0;
-  // Writes 0 over NaN and infinities (through the pointers, in spite of their const).
+  // Adds every value's square to SumOfSquares::kWords words on the device, exactly; counts what is not finite there.
+  virtual void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) = 0;
+  // Adds 1 or more to a word on the device if there is NaN or infinity.
+  virtual void count_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* count) = 0;
+  // Writes 0 over them (through the pointers, in spite of their const).
   virtual void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) = 0;
 };
 
@@ -190,5 +243,14 @@ struct CpuOptions {
 
 bool cpu_available();
 std::unique_ptr<Kernels> make_cpu_kernels(const CpuOptions& options);
+
+struct CudaOptions {
+  int device = 0;
+  void* stream =
+      nullptr;  // a cudaStream_t: work is enqueued after what is there, and is done when it is. Null: its own
+};
+
+bool cuda_available();  // built in, and there is a device
+std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions& options);
 
 }  // namespace muster::kernels

@@ -15,6 +15,19 @@ enum class Form : uint8_t {
 // The only thing that decides the form.
 Form form_of(MatrixShape shape);
 
+struct OrthogonalizeOptions {
+  Coefficients coefficients{};
+  double eps = 0;  // X / (safety ||X||_F + eps). 0: the scale of the gradient does not matter. Zero stays zero
+  Dtype input = Dtype::kBf16;  // f32 or bf16, as the next
+  Dtype output = Dtype::kF32;  // f32 where NorMuon follows
+};
+
+// One matrix of a batch, contiguous, row-major. Output may be input where both are of one dtype.
+struct MatrixPair {
+  const void* input = nullptr;
+  void* output = nullptr;
+};
+
 // Where the work is done, and by which form.
 struct OrthogonalizeContext {
   const Elementwise& elementwise;

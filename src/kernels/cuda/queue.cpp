@@ -1,0 +1,284 @@
+#include "kernels/cuda/queue.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace muster::kernels::cuda {
+
+namespace {
+
+constexpr int64_t kAlign = 16;
+constexpr int64_t kFirstCapacity = int64_t{1} << 20;
+constexpr size_t kMostGraphs = 8;
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 32);
+}
+
+}  // namespace
+
+Queue::Queue(cudaStream_t main) : main_(main) {
+  const auto make = [](cudaStream_t& stream) {
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  };
+  owns_main_ = main == nullptr;
+  if (owns_main_) make(main_);
+  make(exchanges_);
+  for (cudaStream_t& lane : lane_) make(lane);
+  for (Slot& slot : slots_) {
+    check(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming), "event");
+    check(cudaMallocHost(reinterpret_cast<void**>(&slot.sent), static_cast<size_t>(kSentBytes)), "pinned memory");
+  }
+  current_ = main_;
+  reserve(kFirstCapacity);
+}
+
+Queue::~Queue() {
+  cudaStreamSynchronize(main_);
+  for (const auto& [signature, graph] : graphs_) cudaGraphExecDestroy(graph);
+  for (Slot& slot : slots_) {
+    cudaEventDestroy(slot.done);
+    cudaFreeHost(slot.sent);
+    cudaFreeHost(slot.table);
+  }
+  cudaFree(device_);
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  for (const cudaEvent_t stamp : stamps_) cudaEventDestroy(stamp);
+  for (const cudaStream_t lane : lane_) cudaStreamDestroy(lane);
+  cudaStreamDestroy(exchanges_);
+  if (owns_main_) cudaStreamDestroy(main_);
+}
+
+void Queue::sign(const char* what, std::initializer_list<int64_t> numbers) {
+  signature_ = mix(signature_, reinterpret_cast<uintptr_t>(what));
+  sign(std::span(numbers.begin(), numbers.size()));
+  ++signed_;
+}
+
+void Queue::sign(std::span<const int64_t> numbers) {
+  for (const int64_t n : numbers) signature_ = mix(signature_, static_cast<uint64_t>(n));
+}
+
+// Nothing reads the table or its copies any more.
+void Queue::reserve(int64_t bytes) {
+  for (Slot& slot : slots_) {
+    cudaFreeHost(std::exchange(slot.table, nullptr));
+    check(cudaMallocHost(reinterpret_cast<void**>(&slot.table), static_cast<size_t>(bytes)), "table");
+  }
+  cudaFree(std::exchange(device_, nullptr));
+  check(cudaMalloc(reinterpret_cast<void**>(&device_), static_cast<size_t>(bytes)), "table");
+  capacity_ = bytes;
+}
+
+const std::byte* Queue::put_bytes(const void* data, int64_t bytes) {
+  if (mode_ == Mode::kIdle && at_ + bytes > capacity_) {
+    synchronize();
+    if (bytes > capacity_) reserve(2 * bytes);
+    at_ = 0;
+  }
+  const int64_t at = at_;
+  at_ += (bytes + kAlign - 1) / kAlign * kAlign;
+  signature_ = mix(signature_, static_cast<uint64_t>(bytes));
+  if (at_ > capacity_) return device_;  // only in a probe, which then fails
+  std::byte* const host = slots_[step_ % kInFlight].table + at;
+  std::memcpy(host, data, static_cast<size_t>(bytes));
+  if (mode_ == Mode::kEager || mode_ == Mode::kIdle) {
+    check(cudaMemcpyAsync(device_ + at, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, current_), "table");
+  }
+  return device_ + at;
+}
+
+void Queue::begin_step(bool record) {
+  if (mode_ == Mode::kIdle || mode_ == Mode::kProbe) {
+    if (mode_ == Mode::kIdle) {
+      ++step_;
+      next_ = Mode::kProbe;
+      // The slot's last step, and what was enqueued outside steps, may still read it.
+      Slot& slot = slots_[step_ % kInFlight];
+      check(cudaEventSynchronize(slot.done), "step");
+      slot.step = step_;
+      slot.sent_view = {};
+    }
+    mode_ = next_;
+  }
+  record_ = record;
+  at_ = 0;
+  signature_ = 0;
+  signed_ = 0;
+  next_event_ = 0;
+  marks_.clear();
+  stamp_count_ = 0;
+  send_bytes_ = 0;
+  current_ = main_;
+  if (mode_ == Mode::kCapture) {
+    check(cudaStreamBeginCapture(main_, cudaStreamCaptureModeThreadLocal), "capture");
+  }
+}
+
+bool Queue::end_step() {
+  const auto found = graphs_.find(signature_);
+  if (mode_ == Mode::kProbe) {
+    if (at_ > capacity_) {
+      forget();
+      reserve(2 * at_);
+      seen_.clear();
+      next_ = Mode::kEager;
+      return false;
+    }
+    if (!record_ || found == graphs_.end()) {
+      next_ = record_ && seen_.contains(signature_) ? Mode::kCapture : Mode::kEager;
+      return false;
+    }
+  }
+  const Mode mode = std::exchange(mode_, Mode::kIdle);
+  if (mode != Mode::kProbe) launches_ = signed_;
+  if (mode == Mode::kEager) {
+    seen_.insert(signature_);
+  } else if (mode == Mode::kProbe) {
+    launch_graph(found->second);
+  } else {
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(main_, &graph), "capture");
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    check(error, "graph");
+    if (graphs_.size() >= kMostGraphs) {
+      synchronize();
+      for (const auto& [signature, old] : graphs_) cudaGraphExecDestroy(old);
+      graphs_.clear();
+    }
+    graphs_[signature_] = executable;
+    launch_graph(executable);
+  }
+  Slot& slot = slots_[step_ % kInFlight];
+  if (send_bytes_ > 0) {
+    check(cudaMemcpyAsync(slot.sent, send_from_, static_cast<size_t>(send_bytes_), cudaMemcpyDeviceToHost, main_),
+          "read back");
+    slot.sent_view = {slot.sent, static_cast<size_t>(send_bytes_)};
+  }
+  check(cudaEventRecord(slot.done, main_), "step");
+  at_ = capacity_;  // whatever comes between steps waits for this one first
+  return true;
+}
+
+void Queue::launch_graph(cudaGraphExec_t graph) {
+  check(cudaMemcpyAsync(device_, slots_[step_ % kInFlight].table, static_cast<size_t>(at_), cudaMemcpyHostToDevice,
+                        main_),
+        "table");
+  check(cudaGraphLaunch(graph, main_), "graph");
+}
+
+void Queue::forget() {
+  synchronize();
+  for (const auto& [signature, graph] : graphs_) cudaGraphExecDestroy(graph);
+  graphs_.clear();
+  if (mode_ == Mode::kCapture) {
+    cudaGraph_t graph = nullptr;
+    cudaStreamEndCapture(main_, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    cudaGetLastError();
+    mode_ = Mode::kIdle;
+  }
+}
+
+bool Queue::done(int64_t step) {
+  const Slot& slot = slots_[step % kInFlight];
+  if (slot.step > step || step == 0) return true;
+  const cudaError_t error = cudaEventQuery(slot.done);
+  if (error == cudaErrorNotReady) return false;
+  check(error, "step");
+  return true;
+}
+
+void Queue::synchronize() {
+  if (mode_ != Mode::kCapture) check(cudaStreamSynchronize(main_), "synchronize");
+}
+
+cudaEvent_t Queue::event(size_t number) {
+  while (events_.size() <= number) {
+    events_.push_back(nullptr);
+    check(cudaEventCreateWithFlags(&events_.back(), cudaEventDisableTiming), "event");
+  }
+  return events_[number];
+}
+
+void Queue::lane(int lane) {
+  sign("lane", {lane});
+  current_ = lane_[lane];
+  if (std::exchange(lane_open_[lane], true) || probing()) return;
+  const cudaEvent_t begin = event(next_event_++);
+  check(cudaEventRecord(begin, main_), "lane");
+  check(cudaStreamWaitEvent(current_, begin, 0), "lane");
+}
+
+void Queue::join_lanes() {
+  for (int i = 0; i < kLanes; ++i) {
+    if (!std::exchange(lane_open_[i], false) || probing()) continue;
+    const cudaEvent_t end = event(next_event_++);
+    check(cudaEventRecord(end, lane_[i]), "lane");
+    check(cudaStreamWaitEvent(main_, end, 0), "lane");
+  }
+  sign("join lanes", {});
+  current_ = main_;
+}
+
+cudaStream_t Queue::fork() {
+  sign("fork", {});
+  if (!probing()) {
+    const cudaEvent_t begin = event(next_event_++);
+    check(cudaEventRecord(begin, main_), "fork");
+    check(cudaStreamWaitEvent(exchanges_, begin, 0), "fork");
+  }
+  return exchanges_;
+}
+
+int Queue::mark() {
+  marks_.push_back(next_event_++);
+  if (!probing()) check(cudaEventRecord(event(marks_.back()), exchanges_), "mark");
+  return static_cast<int>(marks_.size()) - 1;
+}
+
+void Queue::join(int mark) {
+  sign("join", {mark});
+  if (!probing()) check(cudaStreamWaitEvent(main_, event(marks_[static_cast<size_t>(mark)]), 0), "join");
+}
+
+void Queue::send(const void* device, int64_t bytes) {
+  if (bytes > kSentBytes) throw DeviceError("read back: " + std::to_string(bytes) + " bytes");
+  send_from_ = device;
+  send_bytes_ = bytes;
+}
+
+int Queue::stamp(bool exchanges) {
+  if (mode_ != Mode::kEager) return static_cast<int>(stamp_count_++);
+  while (stamps_.size() <= stamp_count_) {
+    stamps_.push_back(nullptr);
+    check(cudaEventCreate(&stamps_.back()), "stamp");
+  }
+  check(cudaEventRecord(stamps_[stamp_count_], exchanges ? exchanges_ : current_), "stamp");
+  return static_cast<int>(stamp_count_++);
+}
+
+// The last one is now: the host has just waited for it.
+std::vector<int64_t> Queue::stamps_ns() {
+  std::vector<int64_t> times;
+  if (stamp_count_ == 0 || stamps_.size() < stamp_count_) return times;
+  cudaEvent_t end = nullptr;
+  check(cudaEventCreate(&end), "stamp");
+  check(cudaEventRecord(end, main_), "stamp");
+  check(cudaEventSynchronize(end), "stamp");
+  const int64_t now =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  for (size_t i = 0; i < stamp_count_; ++i) {
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, stamps_[i], end), "stamp");
+    times.push_back(now - static_cast<int64_t>(ms * 1e6F));
+  }
+  cudaEventDestroy(end);
+  return times;
+}
+
+}  // namespace muster::kernels::cuda

@@ -1,0 +1,133 @@
+// The order of work on a device, and a step that is recorded once and replayed.
+//
+// Kernels read what they are given (pointers, strides, hyperparameters) from a table in device memory. A step is made
+// of put() and launch(), twice if need be. The first pass fills the table on the host and takes a fingerprint of the
+// launches. If a graph of that fingerprint is there, the table is copied and the graph started: that is the step. If
+// not, the same calls are made again: carried out one by one the first time, captured into a graph the second.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <cuda_runtime_api.h>
+#include <initializer_list>
+#include <map>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/check.h"
+
+namespace muster::kernels::cuda {
+
+class Queue {
+ public:
+  static constexpr int kLanes = 2;
+  static constexpr int64_t kInFlight = 2;  // steps that may be under way
+  static constexpr int64_t kSentBytes = int64_t{1} << 20;
+
+  explicit Queue(cudaStream_t main);  // null: one of its own
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+  ~Queue();
+
+  // Where the values are on the device for what is launched next. A step's worth: valid until end_step().
+  template <typename T>
+  const T* put(std::span<const T> values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    return reinterpret_cast<const T*>(put_bytes(values.data(), static_cast<int64_t>(values.size_bytes())));
+  }
+  template <typename T>
+  const T* put(const T& value) {
+    return put(std::span<const T>(&value, 1));
+  }
+
+  // Calls f(stream) to enqueue something. `what` and `numbers` are all that distinguishes this launch from others, the
+  // table's contents aside: grids, types, and addresses that f hands over by value.
+  template <typename F>
+  void launch(const char* what, std::initializer_list<int64_t> numbers, F&& f) {
+    sign(what, numbers);
+    if (probing()) return;
+    f(current_);
+    check(cudaGetLastError(), what);
+  }
+  void sign(const char* what, std::initializer_list<int64_t> numbers);
+  void sign(std::span<const int64_t> numbers);
+
+  // Outside a step calls are carried out as they are made, and wait for room in the table.
+  void begin_step(bool record);
+  bool end_step();  // false: to be made again
+  bool probing() const { return mode_ == Mode::kProbe; }
+  bool capturing() const { return mode_ == Mode::kCapture; }
+  void forget();
+  int64_t step() const { return step_; }
+  bool done(int64_t step);
+  void synchronize();                             // the host waits for everything
+  int64_t launches() const { return launches_; }  // of the last step that was not replayed
+  int64_t graphs() const { return static_cast<int64_t>(graphs_.size()); }
+
+  cudaStream_t main() const { return main_; }
+  cudaStream_t stream() const { return current_; }
+  void lane(int lane);
+  void join_lanes();
+
+  cudaStream_t fork();
+  int mark();
+  void join(int mark);
+
+  // Copied to the host after the step, from the device.
+  void send(const void* device, int64_t bytes);
+  std::span<const std::byte> sent(int64_t step) const { return slots_[step % kInFlight].sent_view; }
+
+  int stamp(bool exchanges);
+  std::vector<int64_t> stamps_ns();
+
+ private:
+  enum class Mode : uint8_t { kIdle, kProbe, kEager, kCapture };
+
+  // What one step in flight has to itself.
+  struct Slot {
+    std::byte* table = nullptr;  // pinned
+    std::byte* sent = nullptr;   // pinned
+    std::span<const std::byte> sent_view;
+    cudaEvent_t done = nullptr;
+    int64_t step = 0;
+  };
+
+  const std::byte* put_bytes(const void* data, int64_t bytes);
+  void reserve(int64_t bytes);
+  cudaEvent_t event(size_t number);
+  void launch_graph(cudaGraphExec_t graph);
+
+  bool owns_main_ = false;
+  cudaStream_t main_ = nullptr;
+  cudaStream_t exchanges_ = nullptr;
+  cudaStream_t lane_[kLanes]{};
+  cudaStream_t current_ = nullptr;
+  bool lane_open_[kLanes]{};
+
+  Mode mode_ = Mode::kIdle;
+  Mode next_ = Mode::kProbe;  // after a probe that found no graph
+  bool record_ = true;
+  int64_t step_ = 0;
+  int64_t launches_ = 0;
+  int64_t signed_ = 0;
+  uint64_t signature_ = 0;
+  std::map<uint64_t, cudaGraphExec_t> graphs_;
+  std::set<uint64_t> seen_;
+
+  int64_t capacity_ = 0;
+  int64_t at_ = 0;
+  std::byte* device_ = nullptr;
+  Slot slots_[kInFlight];
+  const void* send_from_ = nullptr;
+  int64_t send_bytes_ = 0;
+
+  std::vector<cudaEvent_t> events_;  // without times
+  size_t next_event_ = 0;
+  std::vector<size_t> marks_;
+  std::vector<cudaEvent_t> stamps_;
+  size_t stamp_count_ = 0;
+};
+
+}  // namespace muster::kernels::cuda

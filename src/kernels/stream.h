@@ -1,0 +1,81 @@
+// A device whose calls return before their work is done: its order, a step that is recorded once and replayed, and what
+// ranks agree upon without the host.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace muster::kernels {
+
+// What a step goes by, on the device.
+struct Verdict {
+  double clip = 1;  // gradients are multiplied with it
+  double norm = 0;  // of the gradients, where it was asked for
+  int64_t go = 1;   // 0: nothing is changed
+};
+
+// A step is a sequence of calls between begin_step() and end_step(). The first is carried out as it is made. Later ones
+// are recorded, and as long as a step makes the same calls (other pointers and numbers are fine, other counts, shapes
+// and types are not), making them only refreshes a table that the recorded kernels read, and end_step() starts them
+// all at once.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  // `record` false: carried out as it is made, for whoever looks for an error or takes the time of its parts.
+  virtual void begin_step(bool record) = 0;
+  // False: the calls differ from those recorded and nothing was started. They are to be made again, after
+  // begin_step(true), and are recorded anew.
+  virtual bool end_step() = 0;
+  // Calls refresh the table only: what others would enqueue has been recorded as well.
+  virtual bool replaying() const = 0;
+  // Forgets what was recorded, and waits for it.
+  virtual void forget() = 0;
+
+  // Exchanges have a stream (a cudaStream_t) of their own beside that of the kernels. fork() makes it wait for what the
+  // kernels were given so far; mark() numbers what it was given; join() makes the kernels wait for that.
+  virtual void* fork() = 0;
+  virtual int mark() = 0;
+  virtual void join(int mark) = 0;
+  virtual void* main() = 0;  // the stream of the kernels
+
+  // Numbers for the device, from a table that a recorded step refreshes.
+  virtual void put(int64_t* device, std::span<const int64_t> words) = 0;
+  virtual void clear(void* device, int64_t bytes) = 0;
+
+  // Each of these reads words that all ranks have summed, and changes the verdict and `active`, a word a parameter.
+  // Go, with the parameters whose word in `present` is not 0, if the first `zeros` words are 0.
+  virtual void decide(const int64_t* words, int64_t zeros, const int64_t* present, std::span<int32_t> active,
+                      Verdict* verdict) = 0;
+  // Do not go if any word is not 0.
+  virtual void refuse(std::span<const int64_t> words, std::span<int32_t> active, Verdict* verdict) = 0;
+  // `sums` sums of squares; clips to max_norm unless it is 0.
+  virtual void clip(const int64_t* words, int64_t sums, double grad_scale, double max_norm, Verdict* verdict) = 0;
+  // updates[p] += active[p].
+  virtual void count(std::span<const int32_t> active, int64_t* updates) = 0;
+
+  // Copies to the host what `bytes` at `device` are after this step; sent() says for which step it arrived.
+  virtual void send(const void* device, int64_t bytes) = 0;
+
+  // A step is over on the device. Steps have numbers from 1, by begin_step().
+  virtual int64_t step() const = 0;
+  virtual bool done(int64_t step) = 0;                              // throws DeviceError
+  virtual std::span<const std::byte> sent(int64_t step) const = 0;  // of one of the last kStepsInFlight
+  static constexpr int64_t kStepsInFlight = 2;  // begin_step() may be called while so many are not done
+
+  // Times, when nothing is recorded: stamp() marks a place in the current lane, or in the stream of exchanges, and
+  // stamps_ns() waits and gives them all, by the steady clock.
+  virtual int stamp(bool exchanges) = 0;
+  virtual std::vector<int64_t> stamps_ns() = 0;
+
+  // A named range in profilers.
+  virtual void push(const std::string& name) = 0;
+  virtual void pop() = 0;
+};
+
+}  // namespace muster::kernels
