@@ -80,19 +80,19 @@ void usual_way(benchmark::State& state) {
 }
 
 void muster_way(benchmark::State& state) {
-  const auto kernels = make_cpu_kernels({.threads = kThreads});
-  OrthogonalizeOptions options{.coefficients = coefficients("polar_express")};
+  cpu::ThreadPool pool(kThreads);
+  cpu::OrthogonalizeOptions options{.coefficients = coefficients("polar_express")};
   options.input = Dtype::kF32;
   Data data = make_data();
   double executed = 0;
   double standard = 0;
-  std::vector<MatrixPair> pairs;
+  std::vector<cpu::MatrixPair> pairs;
   int64_t bytes = 0;
   for (const Batch& batch : kWorkload) {
     const double count = static_cast<double>(batch.count);
     executed += count * cpu::orthogonalize_flops(cpu::form_of(batch.shape), batch.shape, int64_t{kSteps});
     standard += count * UsualWay::flops(batch.shape, kSteps);
-    bytes = std::max(bytes, kernels->orthogonalize_workspace(batch.shape, batch.count));
+    bytes = std::max(bytes, kThreads * cpu::orthogonalize_matrix_bytes(cpu::form_of(batch.shape), batch.shape));
   }
   for (size_t m = 0; m < data.inputs.size(); ++m) pairs.push_back({data.inputs[m].data(), data.outputs[m].data()});
   std::vector<float> scratch(static_cast<size_t>(bytes / 4 + 16));
@@ -102,8 +102,9 @@ void muster_way(benchmark::State& state) {
   for (auto _ : state) {
     int64_t m = 0;
     for (const Batch& batch : kWorkload) {
-      const std::span<const MatrixPair> part(pairs.data() + m, static_cast<size_t>(batch.count));
-      kernels->orthogonalize(options, batch.shape, part, {aligned, bytes});
+      const std::span<const cpu::MatrixPair> part(pairs.data() + m, static_cast<size_t>(batch.count));
+      cpu::orthogonalize({cpu::best_elementwise(), pool, cpu::form_of(batch.shape)}, options, batch.shape, part,
+                         {aligned, bytes});
       m += batch.count;
     }
   }

@@ -33,12 +33,25 @@ struct ParameterMemory {
   int32_t group = 0;  // which of the groups it follows
 };
 
+// Where weights, gradients and state are, and where a rank computes.
+struct Device {
+  enum class Kind : uint8_t { kCpu, kCuda };
+  Kind kind = Kind::kCpu;
+  int index = 0;
+  // A cudaStream_t: a step takes gradients as they are when what is enqueued there is done, and leaves new weights to
+  // what is enqueued next. Null: its own.
+  void* stream = nullptr;
+};
+bool cuda_available();  // built in, and there is a device
+
 struct OptimizerOptions {
   PlanOptions plan{.cost = CostTable::cpu()};
   std::vector<Group> groups{Group{}};
   Dtype momentum = Dtype::kF32;  // f32 or bf16
   int threads = 1;
   uint64_t seed = 0;  // of stochastic rounding
+  Device device{};
+  bool graph = true;  // on a device: record a step once and replay it; false: for whoever looks for an error
 };
 
 // What to do about NaN and infinity in gradients. All but the first look at every gradient before anything is changed.
@@ -141,9 +154,17 @@ class Optimizer {
   // parameter without any gradient on any rank sits the step out; where only some shards have none, theirs are zero.
   // Bad input throws InvalidArgument on every rank and changes nothing. After any other error weights are in between:
   // step() and save() throw it again until load() or import_state() has restored everything.
+  //
+  // On a device step() returns when its work is enqueued. What is wrong with the caller's own arguments it throws at
+  // once; what another rank refused or a peer's death broke off, a later call throws, two steps later at most, or
+  // synchronize(). A step that was refused elsewhere has changed nothing, and counts. Norms, a trace and
+  // NonFinite::kError make it wait.
   const StepStats& step(std::span<void* const> gradients, const StepOptions& options = {});
   // The norm that step() would clip by.
   double grad_norm(std::span<void* const> gradients, double grad_scale = 1);
+
+  // Waits for the steps under way on a device, and throws what they came to.
+  void synchronize();
 
   const StepStats& last_step() const;            // the last that was not refused
   const std::vector<TraceEvent>& trace() const;  // of the last step, if it was asked for

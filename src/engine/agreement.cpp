@@ -1,5 +1,6 @@
 #include "engine/agreement.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -15,8 +16,8 @@ namespace muster::engine {
 
 namespace {
 
-// Words of the control reduction that come before those of groups and parameters.
-enum : size_t { kRefused, kRefuser, kStepCheck, kFixedWords };
+// Words that come before those of groups and parameters.
+enum : size_t { kRefused, kStepCheck, kFixedWords };
 
 uint64_t fingerprint(const StepOptions& options, int64_t step) {
   plan::Hash print;
@@ -133,7 +134,9 @@ void agree_on_plan(const Problem& problem, const Plan& plan, const OptimizerOpti
 }
 
 void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::span<const ParameterMemory> memory,
-                       Communicator& communicator) {
+                       kernels::Kernels& kernels, Communicator& communicator) {
+  constexpr int64_t kChunk = int64_t{16} << 20;
+  std::vector<std::byte> copy;
   std::vector<int64_t> words(problem.parameters.size());
   for (size_t p = 0; p < words.size(); ++p) {
     const int32_t replicas = holdings.replicas[p];
@@ -142,7 +145,13 @@ void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::sp
     plan::Hash print;
     print.add(holdings.shard_keys[p]);
     const auto add = [&](const void* data, int64_t width) {
-      print.add(std::span(static_cast<const std::byte*>(data), static_cast<size_t>(holdings.elements[p] * width)));
+      const int64_t bytes = holdings.elements[p] * width;
+      for (int64_t at = 0; at < bytes; at += kChunk) {
+        copy.resize(static_cast<size_t>(std::min(kChunk, bytes - at)));
+        kernels.read(copy.data(), static_cast<const std::byte*>(data) + at,
+                     {1, static_cast<int64_t>(copy.size()), 0, 0});
+        print.add(std::span<const std::byte>(copy));
+      }
     };
     add(mine.weight, weight_bytes(mine.form));
     if (extra_bytes(mine.form) > 0) add(mine.extra, extra_bytes(mine.form));
@@ -158,15 +167,12 @@ void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::sp
   }
 }
 
-std::vector<bool> agree_on_step(const Problem& problem, const Holdings& holdings,
-                                std::span<const ParameterMemory> memory, const std::vector<Group>& groups,
-                                std::span<void* const> gradients, const StepOptions& options, int64_t number,
-                                Communicator& communicator) {
+Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, const StepOptions& options) {
+  const auto& [problem, holdings, memory, groups, number, rank, ranks] = question;
   const size_t parameters = problem.parameters.size();
-  const int32_t rank = communicator.rank();
-  const int32_t ranks = communicator.size();
-  std::vector<int64_t> words(kFixedWords + groups.size() + 2 * parameters);
-  std::string refusal;
+  const BallotLayout layout(groups.size(), parameters);
+  Ballots ballots{std::vector<int64_t>(layout.words), {}};
+  std::vector<int64_t>& words = ballots.words;
   try {
     if (gradients.size() != parameters) {
       throw InvalidArgument(fmt::format("{} gradients, expected {}", gradients.size(), parameters));
@@ -180,42 +186,54 @@ std::vector<bool> agree_on_step(const Problem& problem, const Holdings& holdings
       }
     }
   } catch (const InvalidArgument& error) {
-    refusal = error.what();
+    ballots.refusal = error.what();
     words[kRefused] = 1;
-    words[kRefuser] = rank;
+    words[layout.zeros] = rank;
   }
   words[kStepCheck] = ballot(fingerprint(options, number), rank, ranks);
   int64_t* const group_words = words.data() + kFixedWords;
   for (size_t g = 0; g < groups.size(); ++g) group_words[g] = ballot(fingerprint(groups[g]), rank, ranks);
-  int64_t* const present = group_words + groups.size();
-  int64_t* const replicas_differ = present + parameters;
-  for (size_t p = 0; p < parameters && refusal.empty(); ++p) {
+  int64_t* const replicas_differ = group_words + groups.size();
+  int64_t* const present = words.data() + layout.present;
+  for (size_t p = 0; p < parameters && ballots.refusal.empty(); ++p) {
     const bool sits_out = number % groups[memory[p].group].every != 0;
     if (sits_out || !holdings.any(p) || gradients[p] == nullptr) continue;
     present[p] = 1;
     if (problem.grad_sync) continue;  // replicas have gradients of their own
     replicas_differ[p] = ballot(holdings.shard_keys[p], holdings.replica[p], holdings.replicas[p]);
   }
-  communicator.all_reduce(words, ReduceOp::kSum, fmt::format("step {} agreement", number))->wait();
+  return ballots;
+}
 
+std::vector<bool> count(const StepQuestion& question, std::span<const int64_t> words, const std::string& refusal) {
+  const int64_t number = question.number;
+  const size_t groups = question.groups.size();
+  const size_t parameters = question.problem.parameters.size();
+  const BallotLayout layout(groups, parameters);
   if (!refusal.empty()) throw InvalidArgument(fmt::format("step {}: {}", number, refusal));
   if (words[kRefused] > 0) {
-    throw InvalidArgument(words[kRefused] == 1 ? fmt::format("step {}: rank {} refused it", number, words[kRefuser])
+    throw InvalidArgument(words[kRefused] == 1 ? fmt::format("step {}: rank {} refused it", number, words[layout.zeros])
                                                : fmt::format("step {}: {} ranks refused it", number, words[kRefused]));
   }
   if (words[kStepCheck] != 0) throw InvalidArgument(fmt::format("step {}: ranks disagree on its options", number));
-  for (size_t g = 0; g < groups.size(); ++g) {
-    if (group_words[g] == 0) continue;
+  for (size_t g = 0; g < groups; ++g) {
+    if (words[kFixedWords + g] == 0) continue;
     throw InvalidArgument(fmt::format("step {}: ranks disagree on the hyperparameters of group {}", number, g));
   }
   for (size_t p = 0; p < parameters; ++p) {
-    if (replicas_differ[p] == 0) continue;
+    if (words[kFixedWords + groups + p] == 0) continue;
     throw InvalidArgument(fmt::format("step {}: parameter '{}': some replicas have a gradient and some have none",
-                                      number, problem.parameters[p].name));
+                                      number, question.problem.parameters[p].name));
   }
   std::vector<bool> active(parameters);
-  for (size_t p = 0; p < parameters; ++p) active[p] = present[p] > 0;
+  for (size_t p = 0; p < parameters; ++p) active[p] = words[layout.present + p] > 0;
   return active;
+}
+
+void refuse_non_finite(const StepQuestion& question, std::span<const int64_t> bad) {
+  const auto first = std::find_if(bad.begin(), bad.end(), [](int64_t n) { return n > 0; });
+  throw InvalidArgument(fmt::format("step {}: parameter '{}': its gradient is not finite on {} of the ranks",
+                                    question.number, question.problem.parameters[first - bad.begin()].name, *first));
 }
 
 }  // namespace muster::engine

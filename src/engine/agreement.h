@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "kernels/kernels.h"
 #include "muster/communicator.h"
 #include "muster/optimizer.h"
 #include "plan/catalog.h"
@@ -34,13 +36,39 @@ void agree_on_plan(const Problem& problem, const Plan& plan, const OptimizerOpti
 
 // Replicas start from the same weights.
 void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::span<const ParameterMemory> memory,
-                       Communicator& communicator);
+                       kernels::Kernels& kernels, Communicator& communicator);
 
-// One reduction: who refuses, who has other hyperparameters, and which gradients are there. Returns which parameters
-// take part in step `number`.
-std::vector<bool> agree_on_step(const Problem& problem, const Holdings& holdings,
-                                std::span<const ParameterMemory> memory, const std::vector<Group>& groups,
-                                std::span<void* const> gradients, const StepOptions& options, int64_t number,
-                                Communicator& communicator);
+// What one rank says of a step before it changes anything: whether it refuses, its hyperparameters, and which gradients
+// it has. All ranks' words are summed; then every rank knows the same of all.
+struct Ballots {
+  std::vector<int64_t> words;
+  std::string refusal;  // of this rank; empty: none
+};
+// Where the words are: the first `zeros` are 0 if all agree; from `present` on, one a parameter, not 0 if somebody has
+// a gradient of it.
+struct BallotLayout {
+  BallotLayout(size_t groups, size_t parameters)
+      : zeros(2 + groups + parameters), present(zeros + 1), words(present + parameters) {}
+  size_t zeros;
+  size_t present;
+  size_t words;
+};
+
+// What a step is about, on one rank.
+struct StepQuestion {
+  const Problem& problem;
+  const Holdings& holdings;
+  std::span<const ParameterMemory> memory;
+  const std::vector<Group>& groups;
+  int64_t number = 1;
+  int32_t rank = 0;
+  int32_t ranks = 1;
+};
+
+Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, const StepOptions& options);
+// Which parameters take part. Throws InvalidArgument, naming what they disagree on.
+std::vector<bool> count(const StepQuestion& question, std::span<const int64_t> sums, const std::string& refusal);
+// The first parameter whose word is not 0 has gradients that are not finite on so many ranks.
+[[noreturn]] void refuse_non_finite(const StepQuestion& question, std::span<const int64_t> bad);
 
 }  // namespace muster::engine

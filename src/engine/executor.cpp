@@ -1,7 +1,7 @@
 #include "engine/executor.h"
 
 #include <algorithm>
-#include <cstring>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -12,10 +12,6 @@
 namespace muster::engine {
 
 namespace {
-
-// Matrices that go through the workspace together take at most this much of it for each that the kernels work on side
-// by side; one always may. Two matrices of 3072 x 768 on two threads take 90 MiB.
-constexpr int64_t kWorkspaceBytes = int64_t{48} << 20;
 
 template <typename T>
 T* at(T* base, int64_t elements, int64_t width) {
@@ -31,7 +27,7 @@ uint64_t stream_of(const std::string& name) {
 }
 
 int64_t round_up(int64_t bytes) {
-  return (bytes + AlignedBytes::kAlign - 1) / AlignedBytes::kAlign * AlignedBytes::kAlign;
+  return (bytes + DeviceBytes::kAlign - 1) / DeviceBytes::kAlign * DeviceBytes::kAlign;
 }
 
 }  // namespace
@@ -48,27 +44,39 @@ Executor::Executor(const plan::Catalog& catalog, std::span<const ParameterMemory
       momentum_(momentum),
       wire_bytes_(byte_size(problem_.wire)),
       kernels_(kernels),
+      stream_(kernels.stream()),
       state_(state),
       recorder_(recorder),
-      arena_(full.arena_bytes) {
+      arena_(kernels, full.arena_bytes) {
   for (const Parameter& p : problem_.parameters) streams_.push_back(stream_of(p.name));
-  const int64_t most = kWorkspaceBytes * kernels.side_by_side();
+  const int64_t most = kernels.workspace_worth();
   const int64_t left = scratch_cap == 0 ? most : std::min(most, scratch_cap - arena_.size());
-  // One matrix always fits, as the plan has seen to; more as far as there is room.
-  int64_t bytes = 0;
-  for (const WaveProgram& wave : full.waves) {
-    for (const OwnedBatch& batch : wave.owned) bytes = std::max(bytes, workshop(batch.key, false, 1).total());
-    for (const HomeBatch& batch : wave.home) bytes = std::max(bytes, workshop(batch.key, true, 1).total());
-  }
-  int64_t wanted = bytes;
-  const auto grow = [&](const BatchKey& key, bool home, size_t matrices) {
-    wanted = std::max(wanted, workshop(key, home, static_cast<int64_t>(matrices)).total());
+  // One matrix always fits, as the plan has seen to; more, on more lanes, as far as there is room.
+  int64_t one = 0;
+  int64_t wanted = 0;
+  const auto look_at = [&](const BatchKey& key, bool home, size_t matrices) {
+    const int64_t lanes = std::min<int64_t>(kernels.lanes(), static_cast<int64_t>(matrices));
+    const int64_t good = std::min(static_cast<int64_t>(matrices), kernels.polish_batch({key.rows, key.columns}));
+    one = std::max(one, workshop(key, home, 1).total());
+    wanted = std::max(wanted, kernels.lanes() * workshop(key, home, (good + lanes - 1) / lanes).total());
   };
   for (const WaveProgram& wave : full.waves) {
-    for (const OwnedBatch& batch : wave.owned) grow(batch.key, false, batch.matrices.size());
-    for (const HomeBatch& batch : wave.home) grow(batch.key, true, batch.matrices.size());
+    for (const OwnedBatch& batch : wave.owned) look_at(batch.key, false, batch.matrices.size());
+    for (const HomeBatch& batch : wave.home) look_at(batch.key, true, batch.matrices.size());
   }
-  workspace_ = AlignedBytes(std::max(bytes, std::min(wanted, left)));
+  const int64_t bytes = std::max(one, std::min(wanted, left));
+  lanes_ = one == 0 ? 1 : static_cast<int>(std::clamp<int64_t>(bytes / one, 1, kernels.lanes()));
+  workspace_ = {kernels, bytes};
+}
+
+kernels::PolishOptions Executor::polish_options(const BatchKey& key) const {
+  const Group& g = groups_[key.group];
+  kernels::PolishOptions options{g.coefficients, problem_.wire, {}};
+  if (key.normuon) {
+    const auto axis = key.norm_axis == NormAxis::kRows ? kernels::LineAxis::kRows : kernels::LineAxis::kColumns;
+    options.normuon = {axis, g.beta2, g.eps};
+  }
+  return options;
 }
 
 Executor::Workshop Executor::workshop(const BatchKey& key, bool home, int64_t matrices) const {
@@ -76,27 +84,39 @@ Executor::Workshop Executor::workshop(const BatchKey& key, bool home, int64_t ma
   Workshop shop;
   shop.matrices = matrices;
   if (home) shop.update_bytes = round_up(key.rows * key.columns * wire_bytes_);
-  if (key.normuon) shop.orthogonal_bytes = round_up(key.rows * key.columns * 4);
-  shop.kernel_bytes = round_up(std::max(kernels_.orthogonalize_workspace(shape, matrices),
-                                        key.normuon ? kernels_.normuon_workspace(shape, matrices) : 0));
+  shop.kernel_bytes = round_up(kernels_.polish_workspace(shape, matrices, key.normuon));
   return shop;
 }
 
 Executor::Workshop Executor::best_workshop(const BatchKey& key, bool home, size_t matrices) const {
-  auto count = static_cast<int64_t>(matrices);
+  auto count = std::min(static_cast<int64_t>(matrices), kernels_.polish_batch({key.rows, key.columns}));
+  if (lanes_ > 1) count = std::min(count, (static_cast<int64_t>(matrices) + lanes_ - 1) / lanes_);
   // What is left over from a multiple of it would keep all threads on one matrix, which is slower than one on each.
   const int64_t unit = kernels_.side_by_side();
-  while (count > 1 && workshop(key, home, count).total() > workspace_.size()) {
+  while (count > 1 && workshop(key, home, count).total() > workspace_.size() / lanes_) {
     count = count >= 2 * unit ? count / 2 / unit * unit : count - 1;
   }
   return workshop(key, home, count);
 }
 
-void Executor::run(const Program& program, const StepInput& input, Communicator& communicator) {
-  const Run run{program, input, communicator};
+template <typename Work>
+void Executor::in_lanes(const BatchKey& key, bool home, size_t matrices, Work work) {
+  const Workshop shop = best_workshop(key, home, matrices);
+  const int64_t room = workspace_.size() / lanes_ / DeviceBytes::kAlign * DeviceBytes::kAlign;
+  for (size_t first = 0; first < matrices; first += static_cast<size_t>(shop.matrices)) {
+    const size_t count = std::min(static_cast<size_t>(shop.matrices), matrices - first);
+    if (lanes_ > 1) kernels_.lane(lane_);
+    work(first, count, shop, workspace_.data() + lane_ * room);
+    lane_ = (lane_ + 1) % lanes_;
+  }
+}
+
+void Executor::run(const Program& program, const StepInput& input, const Link& link) {
+  const Run run{program, input, link};
   const size_t waves = program.waves.size();
   in_flight_.clear();
   in_flight_.resize(waves);
+  lane_ = 0;
   if (waves == 0) return;
   // While wave w computes, w + 1 arrives and w - 1 leaves.
   start_in(run, 0);
@@ -109,8 +129,8 @@ void Executor::run(const Program& program, const StepInput& input, Communicator&
   finish(run, waves - 1);
 }
 
-void Executor::average(const Program& program, const StepInput& input, Communicator& communicator, const Visit& visit) {
-  const Run run{program, input, communicator};
+void Executor::average(const Program& program, const StepInput& input, const Link& link, const Visit& visit) {
+  const Run run{program, input, link};
   in_flight_.clear();
   in_flight_.resize(program.waves.size());
   for (size_t w = 0; w < program.waves.size(); ++w) {
@@ -122,6 +142,10 @@ void Executor::average(const Program& program, const StepInput& input, Communica
     for (const RangeStep& step : run.wave(w).summed_ranges) visit(step.parameter, sums + step.sum, step.count);
   }
   in_flight_.clear();
+}
+
+std::string Executor::label_of(const Run& run, size_t w, std::string_view direction) {
+  return fmt::format("step {} wave {} {}", run.input.step, w, direction);
 }
 
 Executor::Flight Executor::exchange(const Run& run, size_t w, const std::vector<Transfer>& sends,
@@ -143,17 +167,43 @@ Executor::Flight Executor::exchange(const Run& run, size_t w, const std::vector<
     flight.bytes += t.span.bytes;
   }
   if (flight.bytes > 0) ++stats.exchanges;
-  flight.request = run.communicator.exchange(out, in, fmt::format("step {} wave {} {}", run.input.step, w, direction));
+  if (stream_ == nullptr) {
+    flight.request = run.link.host->exchange(out, in, label_of(run, w, direction));
+  } else if (flight.bytes > 0) {
+    enqueue(run, w, out, in, direction, flight);
+  }
   return flight;
 }
 
+// Beside the kernels, and recorded with them.
+void Executor::enqueue(const Run& run, size_t w, std::span<const Send> sends, std::span<const Receive> receives,
+                       std::string_view direction, Flight& flight) {
+  std::vector<int64_t> numbers;
+  const auto add = [&](int32_t peer, const void* data, int64_t bytes) {
+    numbers.insert(numbers.end(), {peer, reinterpret_cast<intptr_t>(data), bytes});
+  };
+  for (const Send& m : sends) add(m.peer, m.data, m.bytes);
+  for (const Receive& m : receives) add(m.peer, m.data, m.bytes);
+  void* const beside = stream_->fork();
+  stream_->sign(numbers);
+  const int64_t begin = recorder_.stamp(true);
+  if (!stream_->replaying()) run.link.stream->exchange(sends, receives, label_of(run, w, direction), beside);
+  recorder_.exchanged(fmt::format("wave {} {}", w, direction), static_cast<int32_t>(w), begin, recorder_.stamp(true),
+                      flight.bytes);
+  flight.mark = stream_->mark();
+}
+
 void Executor::land(Flight& flight, size_t w, Stage stage, std::string_view direction) {
+  if (stream_ != nullptr) {
+    if (flight.mark >= 0) stream_->join(flight.mark);
+    return;
+  }
   {
     const auto timed = recorder_.span(stage, static_cast<int32_t>(w));
     flight.request->wait();
   }
   if (flight.bytes > 0) {
-    recorder_.exchanged(fmt::format("wave {} {}", w, direction), static_cast<int32_t>(w), flight.begin_ns,
+    recorder_.exchanged(fmt::format("wave {} {}", w, direction), static_cast<int32_t>(w), flight.begin_ns, now_ns(),
                         flight.bytes);
   }
   flight = {};
@@ -168,15 +218,22 @@ void Executor::poll() {
 }
 
 void Executor::clear(const Run& run, size_t w, std::span<const Span> spans) {
-  for (const Span& span : spans) std::memset(part(run, w) + span.offset, 0, static_cast<size_t>(span.bytes));
+  constexpr int64_t kWidth = 2;  // divides what any dtype takes
+  std::vector<kernels::CopyBlock> blocks;
+  for (const Span& span : spans) {
+    blocks.push_back({1, span.bytes / kWidth, nullptr, 0, part(run, w) + span.offset, span.bytes / kWidth});
+  }
+  if (!blocks.empty()) kernels_.copy(kWidth, blocks);
 }
 
 void Executor::copy(const Run& run, size_t w, std::span<const CopyStep> steps) {
+  std::vector<kernels::CopyBlock> blocks;
+  std::byte* const base = part(run, w);
   for (const CopyStep& step : steps) {
-    copy_rows(part(run, w) + step.to * wire_bytes_, step.to_stride * wire_bytes_,
-              part(run, w) + step.from * wire_bytes_, step.from_stride * wire_bytes_, step.rows,
-              step.columns * wire_bytes_);
+    blocks.push_back({step.rows, step.columns, base + step.from * wire_bytes_, step.from_stride,
+                      base + step.to * wire_bytes_, step.to_stride});
   }
+  if (!blocks.empty()) kernels_.copy(wire_bytes_, blocks);
 }
 
 void Executor::start_in(const Run& run, size_t w) {
@@ -184,40 +241,49 @@ void Executor::start_in(const Run& run, size_t w) {
   {
     const auto timed = recorder_.span(Stage::kPack, static_cast<int32_t>(w));
     clear(run, w, wave.zero);
-    pack(run, wave.pack, part(run, w));
+    pack(run, placed<PackStep>(wave.pack, part(run, w)));
     copy(run, w, wave.gather);
-    for (const GradientStep& step : wave.gradients) {
-      const int64_t width = byte_size(problem_.parameters[step.parameter].grad_dtype);
-      const Block& b = step.block;
-      std::byte* const staged = part(run, w) + step.staged;
-      const void* const from = at(run.input.gradients[step.parameter], b.first, width);
-      if (from == nullptr) {
-        std::memset(staged, 0, static_cast<size_t>(b.elements() * width));
-      } else {
-        copy_rows(staged, b.columns * width, static_cast<const std::byte*>(from), b.first_stride * width, b.rows,
-                  b.columns * width);
+    for (const int64_t width : {2, 4}) {
+      std::vector<kernels::CopyBlock> blocks;
+      for (const GradientStep& step : wave.gradients) {
+        if (byte_size(problem_.parameters[step.parameter].grad_dtype) != width) continue;
+        const Block& b = step.block;
+        blocks.push_back({b.rows, b.columns, at(run.input.gradients[step.parameter], b.first, width), b.first_stride,
+                          part(run, w) + step.staged, b.columns});
       }
+      if (!blocks.empty()) kernels_.copy(width, blocks);
     }
   }
   in_flight_[w].in = exchange(run, w, wave.send_in, wave.receive_in, "in");
 }
 
+template <typename Step>
+std::vector<Executor::Placed<Step>> Executor::placed(std::span<const Step> steps, std::byte* base) {
+  std::vector<Placed<Step>> out;
+  out.reserve(steps.size());
+  for (const Step& step : steps) out.push_back({&step, base});
+  return out;
+}
+
 // Neighbouring steps of one group and gradient dtype in one call.
-void Executor::pack(const Run& run, std::span<const PackStep> steps, std::byte* base) {
+void Executor::pack(const Run& run, std::span<const Placed<PackStep>> steps) {
   std::vector<kernels::MomentumBlock> blocks;
   for (size_t i = 0; i < steps.size(); ++i) {
-    const PackStep& step = steps[i];
-    const Dtype dtype = problem_.parameters[step.parameter].grad_dtype;
-    const Group& g = group(step.parameter);
-    blocks.push_back({step.block.rows, step.block.columns,
-                      at(run.input.gradients[step.parameter], step.block.first, byte_size(dtype)),
-                      step.block.first_stride, state_.momentum(step.momentum), step.block.columns,
-                      base + step.block.second * wire_bytes_, step.block.second_stride});
-    const bool more = i + 1 < steps.size() && &group(steps[i + 1].parameter) == &g &&
-                      problem_.parameters[steps[i + 1].parameter].grad_dtype == dtype;
-    if (more) continue;
-    kernels_.momentum_pack(
-        {dtype, momentum_, problem_.wire, g.momentum_form, g.nesterov, g.momentum, run.input.grad_scale}, blocks);
+    const auto& [step, base] = steps[i];
+    const Dtype dtype = problem_.parameters[step->parameter].grad_dtype;
+    const Group& g = group(step->parameter);
+    blocks.push_back({step->block.rows, step->block.columns,
+                      at(run.input.gradients[step->parameter], step->block.first, byte_size(dtype)),
+                      step->block.first_stride, state_.momentum(step->momentum), step->block.columns,
+                      base + step->block.second * wire_bytes_, step->block.second_stride,
+                      active(run, step->parameter)});
+    if (i + 1 < steps.size()) {
+      const int32_t next = steps[i + 1].step->parameter;
+      if (&group(next) == &g && problem_.parameters[next].grad_dtype == dtype) continue;
+    }
+    kernels_.momentum_pack({dtype, momentum_, problem_.wire, g.momentum_form, g.nesterov, g.momentum,
+                            run.input.grad_scale, run.input.clip},
+                           blocks);
     ++recorder_.stats.kernels;
     blocks.clear();
   }
@@ -228,31 +294,38 @@ void Executor::compute(const Run& run, size_t w) {
   update(run, w, wave.ranges);
   poll();
   for (const HomeBatch& batch : wave.home) orthogonalize(run, w, batch);
+  kernels_.join_lanes();
   land(in_flight_[w].in, w, Stage::kWaitIn, "in");
   {
     const auto timed = recorder_.span(Stage::kAssemble, static_cast<int32_t>(w));
     copy(run, w, wave.assemble);
   }
   sum_replicas(run, w);
-  for (const OwnerMomentumStep& step : wave.owner_momentum) {
-    const auto timed = recorder_.span(Stage::kPack, static_cast<int32_t>(w));
-    const Group& g = group(step.parameter);
-    const kernels::MomentumBlock block{1,
-                                       step.count,
-                                       reinterpret_cast<float*>(part(run, w)) + step.sum,
-                                       step.count,
-                                       state_.momentum(step.momentum),
-                                       step.count,
-                                       part(run, w) + step.assembled * wire_bytes_,
-                                       step.count};
-    kernels_.momentum_pack(
-        {Dtype::kF32, momentum_, problem_.wire, g.momentum_form, g.nesterov, g.momentum, run.input.grad_scale},
-        {&block, 1});
-    ++recorder_.stats.kernels;
-  }
+  momentum_of_averages(run, w);
   update(run, w, wave.summed_ranges);
   for (const OwnedBatch& batch : wave.owned) orthogonalize(run, w, batch);
-  apply(run, wave.apply_first, part(run, w));
+  kernels_.join_lanes();
+  apply(run, placed<ApplyStep>(wave.apply_first, part(run, w)));
+}
+
+void Executor::momentum_of_averages(const Run& run, size_t w) {
+  const std::vector<OwnerMomentumStep>& steps = run.wave(w).owner_momentum;
+  if (steps.empty()) return;
+  const auto timed = recorder_.span(Stage::kPack, static_cast<int32_t>(w));
+  std::vector<kernels::MomentumBlock> blocks;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const OwnerMomentumStep& step = steps[i];
+    const Group& g = group(step.parameter);
+    blocks.push_back({1, step.count, reinterpret_cast<float*>(part(run, w)) + step.sum, step.count,
+                      state_.momentum(step.momentum), step.count, part(run, w) + step.assembled * wire_bytes_,
+                      step.count, active(run, step.parameter)});
+    if (i + 1 < steps.size() && &group(steps[i + 1].parameter) == &g) continue;
+    kernels_.momentum_pack({Dtype::kF32, momentum_, problem_.wire, g.momentum_form, g.nesterov, g.momentum,
+                            run.input.grad_scale, run.input.clip},
+                           blocks);
+    ++recorder_.stats.kernels;
+    blocks.clear();
+  }
 }
 
 // Sums in the order of the ranks, in f32.
@@ -262,89 +335,84 @@ void Executor::sum_replicas(const Run& run, size_t w) {
   const auto timed = recorder_.span(Stage::kAssemble, static_cast<int32_t>(w), "replicas");
   auto* const f32 = reinterpret_cast<float*>(part(run, w));
   clear(run, w, wave.sums);
+  // As many in one call as do not meet.
+  std::vector<kernels::AddBlock> blocks;
+  std::map<int64_t, int64_t> taken;  // elements, by their first
+  Dtype dtype = Dtype::kF32;
+  const auto flush = [&] {
+    if (!blocks.empty()) kernels_.add(dtype, blocks);
+    blocks.clear();
+    taken.clear();
+  };
   for (const SumStep& step : wave.sum) {
-    const Dtype dtype = problem_.parameters[step.parameter].grad_dtype;
-    const int64_t width = byte_size(dtype);
+    const Dtype own = problem_.parameters[step.parameter].grad_dtype;
     const Block& b = step.block;
     const bool mine = step.staged < 0;
-    const void* const from = mine ? at(run.input.gradients[step.parameter], b.first, width)
+    const void* const from = mine ? at(run.input.gradients[step.parameter], b.first, byte_size(own))
                                   : static_cast<const void*>(part(run, w) + step.staged);
-    if (from == nullptr) continue;
-    for (int64_t i = 0; i < b.rows; ++i) {
-      add_row(dtype, at(from, i * (mine ? b.first_stride : b.columns), width), b.columns,
-              f32 + b.second + i * b.second_stride);
-    }
+    if (b.elements() == 0) continue;
+    const int64_t end = b.second + (b.rows - 1) * b.second_stride + b.columns;
+    const auto after = taken.lower_bound(end);
+    const bool meets = after != taken.begin() && std::prev(after)->second > b.second;
+    if (own != dtype || meets) flush();
+    dtype = own;
+    taken[b.second] = end;
+    blocks.push_back({b.rows, b.columns, from, mine ? b.first_stride : b.columns, f32 + b.second, b.second_stride});
   }
+  flush();
+  std::vector<kernels::DivideRange> ranges;
   for (const AverageStep& step : wave.average) {
-    for (int64_t i = 0; i < step.count; ++i) f32[step.sum + i] /= static_cast<float>(step.replicas);
+    ranges.push_back({step.count, f32 + step.sum, static_cast<float>(step.replicas)});
   }
+  if (!ranges.empty()) kernels_.divide(ranges);
 }
 
 void Executor::orthogonalize(const Run& run, size_t w, const OwnedBatch& batch) {
-  const Workshop shop = best_workshop(batch.key, false, batch.matrices.size());
-  std::vector<std::byte*> matrices;
-  std::vector<float*> variances;
-  for (size_t i = 0; i < batch.matrices.size(); ++i) {
-    const OwnedMatrix& m = batch.matrices[i];
-    matrices.push_back(part(run, w) + m.assembled * wire_bytes_);
-    variances.push_back(m.spare >= 0 ? reinterpret_cast<float*>(part(run, w) + m.spare)
-                                     : state_.variance(std::max<int64_t>(m.variance, 0)));
-    if (static_cast<int64_t>(matrices.size()) < shop.matrices && i + 1 < batch.matrices.size()) continue;
-    polish(static_cast<int32_t>(w), batch.key, shop, matrices, variances);
-    matrices.clear();
-    variances.clear();
-  }
+  in_lanes(batch.key, false, batch.matrices.size(),
+           [&](size_t first, size_t count, const Workshop& shop, std::byte* workspace) {
+             std::vector<kernels::PolishMatrix> matrices;
+             for (size_t i = first; i < first + count; ++i) {
+               const OwnedMatrix& m = batch.matrices[i];
+               float* const variance = m.spare >= 0 ? reinterpret_cast<float*>(part(run, w) + m.spare)
+                                                    : state_.variance(std::max<int64_t>(m.variance, 0));
+               matrices.push_back({part(run, w) + m.assembled * wire_bytes_, variance,
+                                   m.parameter < 0 ? nullptr : active(run, m.parameter)});
+             }
+             polish(static_cast<int32_t>(w), batch.key, matrices, {workspace, shop.kernel_bytes});
+           });
 }
 
 void Executor::orthogonalize(const Run& run, size_t w, const HomeBatch& batch) {
-  const Workshop shop = best_workshop(batch.key, true, batch.matrices.size());
-  const auto wave = static_cast<int32_t>(w);
-  for (size_t begin = 0; begin < batch.matrices.size(); begin += static_cast<size_t>(shop.matrices)) {
-    const size_t count = std::min(static_cast<size_t>(shop.matrices), batch.matrices.size() - begin);
-    std::vector<std::byte*> matrices;
-    std::vector<float*> variances;
-    {
-      const auto timed = recorder_.span(Stage::kPack, wave);
-      for (size_t i = 0; i < count; ++i) {
-        const HomeMatrix& m = batch.matrices[begin + i];
-        matrices.push_back(workspace_.data() + static_cast<int64_t>(i) * shop.update_bytes);
-        variances.push_back(state_.variance(std::max<int64_t>(m.variance, 0)));
-        pack(run, m.pack, matrices[i]);
-      }
-    }
-    polish(wave, batch.key, shop, matrices, variances);
-    for (size_t i = 0; i < count; ++i) apply(run, batch.matrices[begin + i].apply, matrices[i]);
-  }
+  in_lanes(
+      batch.key, true, batch.matrices.size(),
+      [&](size_t first, size_t count, const Workshop& shop, std::byte* workspace) {
+        std::vector<kernels::PolishMatrix> matrices;
+        std::vector<Placed<PackStep>> packs;
+        std::vector<Placed<ApplyStep>> applies;
+        for (size_t i = 0; i < count; ++i) {
+          const HomeMatrix& m = batch.matrices[first + i];
+          std::byte* const update = workspace + static_cast<int64_t>(i) * shop.update_bytes;
+          matrices.push_back({update, state_.variance(std::max<int64_t>(m.variance, 0)), active(run, m.parameter)});
+          for (const PackStep& step : m.pack) packs.push_back({&step, update});
+          for (const ApplyStep& step : m.apply) applies.push_back({&step, update});
+        }
+        {
+          const auto timed = recorder_.span(Stage::kPack, static_cast<int32_t>(w));
+          pack(run, packs);
+        }
+        polish(static_cast<int32_t>(w), batch.key, matrices,
+               {workspace + shop.matrices * shop.update_bytes, shop.kernel_bytes});
+        apply(run, applies);
+      });
 }
 
-void Executor::polish(int32_t w, const BatchKey& key, const Workshop& shop, std::span<std::byte* const> matrices,
-                      std::span<float* const> variances) {
-  const Group& g = groups_[key.group];
-  const kernels::MatrixShape shape{key.rows, key.columns};
-  std::byte* const orthogonal = workspace_.data() + shop.matrices * shop.update_bytes;
-  const kernels::Workspace workspace{orthogonal + shop.matrices * shop.orthogonal_bytes, shop.kernel_bytes};
-  std::vector<kernels::MatrixPair> pairs;
-  std::vector<kernels::NorMuonMatrix> scaled;
-  for (size_t i = 0; i < matrices.size(); ++i) {
-    std::byte* const o = orthogonal + static_cast<int64_t>(i) * shop.orthogonal_bytes;
-    pairs.push_back({matrices[i], key.normuon ? o : matrices[i]});
-    if (key.normuon) scaled.push_back({reinterpret_cast<const float*>(o), variances[i], matrices[i]});
-  }
-  const auto detail = [&] {
-    return recorder_.tracing() ? fmt::format("{} x {}x{}", matrices.size(), key.rows, key.columns) : std::string();
-  };
-  {
-    const auto timed = recorder_.span(Stage::kOrthogonalize, w, detail());
-    kernels_.orthogonalize({g.coefficients, 0, problem_.wire, key.normuon ? Dtype::kF32 : problem_.wire}, shape, pairs,
-                           workspace);
-    ++recorder_.stats.kernels;
-  }
-  if (key.normuon) {
-    const auto timed = recorder_.span(Stage::kNormalize, w, detail());
-    const auto axis = key.norm_axis == NormAxis::kRows ? kernels::LineAxis::kRows : kernels::LineAxis::kColumns;
-    kernels_.normuon({axis, g.beta2, g.eps, problem_.wire}, shape, scaled, workspace);
-    ++recorder_.stats.kernels;
-  }
+void Executor::polish(int32_t w, const BatchKey& key, std::span<const kernels::PolishMatrix> matrices,
+                      const kernels::Workspace& workspace) {
+  const auto timed = recorder_.span(
+      Stage::kOrthogonalize, w,
+      recorder_.tracing() ? fmt::format("{} x {}x{}", matrices.size(), key.rows, key.columns) : std::string());
+  kernels_.polish(polish_options(key), {key.rows, key.columns}, matrices, workspace);
+  ++recorder_.stats.kernels;
   poll();
 }
 
@@ -376,15 +444,15 @@ double Executor::scale(int32_t matrix) const {
 
 template <typename Change>
 void Executor::watch(const Run& run, int32_t parameter, const Block& block, bool counts, Change change) {
-  if (run.input.changes == nullptr || !counts) {
+  if (run.input.changes == nullptr || !counts || (stream_ != nullptr && stream_->replaying())) {
     change();
     return;
   }
   std::vector<float> before;
   std::vector<float> after;
-  read_weights(memory_[parameter], block, before);
+  read_weights(kernels_, memory_[parameter], block, before);
   change();
-  read_weights(memory_[parameter], block, after);
+  read_weights(kernels_, memory_[parameter], block, after);
   for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
   (*run.input.changes)[parameter].add(after.data(), 1, block.elements(), block.elements());
 }
@@ -401,7 +469,8 @@ void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps
     return group_of_[a.parameter] == group_of_[b.parameter] && gradient_dtype(a) == gradient_dtype(b) &&
            memory_[a.parameter].form == memory_[b.parameter].form &&
            problem_.parameters[a.parameter].algorithm == problem_.parameters[b.parameter].algorithm &&
-           state_.updates[a.parameter] == state_.updates[b.parameter] && run.input.changes == nullptr;
+           (stream_ != nullptr || state_.updates()[a.parameter] == state_.updates()[b.parameter]) &&
+           run.input.changes == nullptr;
   };
   std::vector<kernels::ElementRange> ranges;
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -414,17 +483,19 @@ void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps
                                            : at(run.input.gradients[step.parameter], step.first, byte_size(dtype));
     ranges.push_back({step.count, grad, state_.first_moment(step.moments.first),
                       state_.second_moment(step.moments.second), weight(step.parameter, step.first, 0, step.index, 0),
-                      lr, lr * g.weight_decay});
+                      lr, lr * g.weight_decay, stream_ == nullptr ? nullptr : state_.updates() + step.parameter,
+                      active(run, step.parameter)});
     if (i + 1 < steps.size() && alike(step, steps[i + 1])) continue;
     const WeightForm form = memory_[step.parameter].form;
     const Block block{1, step.count, step.first, step.count, 0, step.count, 0, 0};
     watch(run, step.parameter, block, true, [&] {
       if (p.algorithm == Algorithm::kLion) {
-        kernels_.lion({dtype, form, g.decay, rounding, g.beta1, g.beta2, run.input.grad_scale}, ranges);
+        kernels_.lion({dtype, form, g.decay, rounding, g.beta1, g.beta2, run.input.grad_scale, run.input.clip}, ranges);
       } else {
-        kernels_.adamw({dtype, form, g.decay, rounding, g.beta1, g.beta2, g.eps, state_.updates[step.parameter] + 1,
-                        run.input.grad_scale},
-                       ranges);
+        const int64_t number = stream_ != nullptr ? 0 : state_.updates()[step.parameter] + 1;
+        kernels_.adamw(
+            {dtype, form, g.decay, rounding, g.beta1, g.beta2, g.eps, number, run.input.grad_scale, run.input.clip},
+            ranges);
       }
     });
     ++recorder_.stats.kernels;
@@ -432,27 +503,47 @@ void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps
   }
 }
 
-void Executor::apply(const Run& run, std::span<const ApplyStep> steps, const std::byte* base) {
+void Executor::apply(const Run& run, std::span<const Placed<ApplyStep>> steps) {
   if (steps.empty()) return;
   const auto timed = recorder_.span(Stage::kApply);
   const kernels::Rounding rounding{static_cast<uint64_t>(state_.seed), static_cast<uint64_t>(run.input.step)};
   std::vector<kernels::ApplyBlock> blocks;
   for (size_t i = 0; i < steps.size(); ++i) {
-    const ApplyStep& step = steps[i];
-    const Group& g = group(step.parameter);
-    const double lr = g.lr * problem_.parameters[step.parameter].multiplier;
-    const Block& b = step.block;
+    const auto& [step, base] = steps[i];
+    const Group& g = group(step->parameter);
+    const double lr = g.lr * problem_.parameters[step->parameter].multiplier;
+    const Block& b = step->block;
     blocks.push_back({b.rows, b.columns, base + b.second * wire_bytes_, b.second_stride,
-                      weight(step.parameter, b.first, b.first_stride, b.index, b.index_stride), lr * scale(step.matrix),
-                      lr * g.weight_decay});
-    const WeightForm form = memory_[step.parameter].form;
-    const bool more = i + 1 < steps.size() && &group(steps[i + 1].parameter) == &g &&
-                      memory_[steps[i + 1].parameter].form == form && run.input.changes == nullptr;
-    if (more) continue;
-    const bool counts = catalog_.class_at(step.matrix).weights_back || state_.stands_for(step.parameter);
-    watch(run, step.parameter, b, counts, [&] { kernels_.apply({problem_.wire, form, g.decay, rounding}, blocks); });
+                      weight(step->parameter, b.first, b.first_stride, b.index, b.index_stride),
+                      lr * scale(step->matrix), lr * g.weight_decay, active(run, step->parameter)});
+    const WeightForm form = memory_[step->parameter].form;
+    if (i + 1 < steps.size() && run.input.changes == nullptr) {
+      const int32_t next = steps[i + 1].step->parameter;
+      if (&group(next) == &g && memory_[next].form == form) continue;
+    }
+    const bool counts = catalog_.class_at(step->matrix).weights_back || state_.stands_for(step->parameter);
+    watch(run, step->parameter, b, counts, [&] { kernels_.apply({problem_.wire, form, g.decay, rounding}, blocks); });
     ++recorder_.stats.kernels;
     blocks.clear();
+  }
+}
+
+// Weights of both widths, in or out of messages.
+void Executor::copy_weights(const Run& run, size_t w, std::span<const WeightStep> steps, bool out) {
+  for (const int64_t width : {2, 4}) {
+    std::vector<kernels::CopyBlock> blocks;
+    for (const WeightStep& step : steps) {
+      if (weight_bytes(memory_[step.parameter].form) != width) continue;
+      const Block& b = step.block;
+      void* const shard = at(memory_[step.parameter].weight, b.first, width);
+      std::byte* const staged = part(run, w) + step.staged;
+      if (out) {
+        blocks.push_back({b.rows, b.columns, shard, b.first_stride, staged, b.columns});
+      } else {
+        blocks.push_back({b.rows, b.columns, staged, b.columns, shard, b.first_stride});
+      }
+    }
+    if (!blocks.empty()) kernels_.copy(width, blocks);
   }
 }
 
@@ -462,13 +553,7 @@ void Executor::start_out(const Run& run, size_t w) {
     const auto timed = recorder_.span(Stage::kStage, static_cast<int32_t>(w));
     clear(run, w, wave.zero_out);
     copy(run, w, wave.stage_out);
-    for (const WeightStep& step : wave.weights_out) {
-      const int64_t width = weight_bytes(memory_[step.parameter].form);
-      const Block& b = step.block;
-      const void* const from = at(memory_[step.parameter].weight, b.first, width);
-      copy_rows(part(run, w) + step.staged, b.columns * width, static_cast<const std::byte*>(from),
-                b.first_stride * width, b.rows, b.columns * width);
-    }
+    copy_weights(run, w, wave.weights_out, true);
   }
   in_flight_[w].out = exchange(run, w, wave.send_out, wave.receive_out, "out");
 }
@@ -476,16 +561,10 @@ void Executor::start_out(const Run& run, size_t w) {
 void Executor::finish(const Run& run, size_t w) {
   const WaveProgram& wave = run.wave(w);
   land(in_flight_[w].out, w, Stage::kWaitOut, "out");
-  apply(run, wave.apply, part(run, w));
+  apply(run, placed<ApplyStep>(wave.apply, part(run, w)));
   if (wave.weights_in.empty()) return;
   const auto timed = recorder_.span(Stage::kApply, static_cast<int32_t>(w), "weights");
-  for (const WeightStep& step : wave.weights_in) {
-    const int64_t width = weight_bytes(memory_[step.parameter].form);
-    const Block& b = step.block;
-    void* const to = at(memory_[step.parameter].weight, b.first, width);
-    copy_rows(static_cast<std::byte*>(to), b.first_stride * width, part(run, w) + step.staged, b.columns * width,
-              b.rows, b.columns * width);
-  }
+  copy_weights(run, w, wave.weights_in, false);
 }
 
 }  // namespace muster::engine

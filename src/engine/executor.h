@@ -10,11 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/aligned_bytes.h"
+#include "engine/device_bytes.h"
 #include "engine/program.h"
 #include "engine/recorder.h"
 #include "engine/state.h"
 #include "kernels/kernels.h"
+#include "kernels/stream.h"
 #include "muster/communicator.h"
 
 namespace muster::engine {
@@ -26,6 +27,9 @@ struct StepInput {
   Gradients gradients;
   double grad_scale = 1;  // clipping included
   int64_t step = 1;
+  // On a device that decides by itself: a word a parameter, 0 where it sits out, and what to multiply gradients with.
+  const int32_t* active = nullptr;
+  const double* clip = nullptr;
   std::vector<kernels::SumOfSquares>* changes = nullptr;  // of the weights, a parameter; null: nobody asked
 };
 
@@ -36,11 +40,17 @@ class Executor {
            std::span<const int32_t> group_of, Dtype momentum, int64_t scratch_cap, kernels::Kernels& kernels,
            State& state, Recorder& recorder, const Program& full);
 
-  void run(const Program& program, const StepInput& input, Communicator& communicator);
+  // What ranks exchange with: memory of the host, or of a device.
+  struct Link {
+    Communicator* host = nullptr;
+    StreamCommunicator* stream = nullptr;
+  };
+
+  void run(const Program& program, const StepInput& input, const Link& link);
 
   // Averages the gradients of replicas without using them: calls back with every sum at its owner.
   using Visit = std::function<void(int32_t parameter, const float* average, int64_t count)>;
-  void average(const Program& program, const StepInput& input, Communicator& communicator, const Visit& visit);
+  void average(const Program& program, const StepInput& input, const Link& link, const Visit& visit);
 
   // Drops whatever is under way.
   void abandon() { in_flight_.clear(); }
@@ -52,11 +62,12 @@ class Executor {
   struct Run {
     const Program& program;
     const StepInput& input;
-    Communicator& communicator;
+    const Link& link;
     const WaveProgram& wave(size_t w) const { return program.waves[w]; }
   };
   struct Flight {
     std::unique_ptr<Request> request;
+    int mark = -1;  // of the device's stream
     int64_t begin_ns = 0;
     int64_t bytes = 0;
   };
@@ -67,14 +78,24 @@ class Executor {
   // How many matrices go through the workspace at once, and how it is divided among them.
   struct Workshop {
     int64_t matrices = 1;
-    int64_t update_bytes = 0;      // of one matrix at home, in wire dtype
-    int64_t orthogonal_bytes = 0;  // of one result in f32
-    int64_t kernel_bytes = 0;      // of all
-    int64_t total() const { return matrices * (update_bytes + orthogonal_bytes) + kernel_bytes; }
+    int64_t update_bytes = 0;  // of one matrix at home, in wire dtype
+    int64_t kernel_bytes = 0;  // of all
+    int64_t total() const { return matrices * update_bytes + kernel_bytes; }
+  };
+  // A step, and where the update is that it writes or reads.
+  template <typename Step>
+  struct Placed {
+    const Step* step;
+    std::byte* base;
   };
 
+  kernels::PolishOptions polish_options(const BatchKey& key) const;
   Workshop workshop(const BatchKey& key, bool home, int64_t matrices) const;
+  // The most that fit in one lane's part of the workspace and are worth it.
   Workshop best_workshop(const BatchKey& key, bool home, size_t matrices) const;
+  // Calls work(first, count, shop, lane's part of the workspace) for batches of that size, on all lanes in turn.
+  template <typename Work>
+  void in_lanes(const BatchKey& key, bool home, size_t matrices, Work work);
 
   void start_in(const Run& run, size_t w);
   void compute(const Run& run, size_t w);
@@ -82,22 +103,32 @@ class Executor {
   void finish(const Run& run, size_t w);
 
   void sum_replicas(const Run& run, size_t w);
+  void momentum_of_averages(const Run& run, size_t w);
   void orthogonalize(const Run& run, size_t w, const OwnedBatch& batch);
   void orthogonalize(const Run& run, size_t w, const HomeBatch& batch);
   // One batch that fits: matrices in wire dtype, in place.
-  void polish(int32_t w, const BatchKey& key, const Workshop& shop, std::span<std::byte* const> matrices,
-              std::span<float* const> variances);
-  void pack(const Run& run, std::span<const PackStep> steps, std::byte* base);
-  void apply(const Run& run, std::span<const ApplyStep> steps, const std::byte* base);
+  void polish(int32_t w, const BatchKey& key, std::span<const kernels::PolishMatrix> matrices,
+              const kernels::Workspace& workspace);
+  void pack(const Run& run, std::span<const Placed<PackStep>> steps);
+  void apply(const Run& run, std::span<const Placed<ApplyStep>> steps);
+  template <typename Step>
+  static std::vector<Placed<Step>> placed(std::span<const Step> steps, std::byte* base);
   void update(const Run& run, size_t w, std::span<const RangeStep> steps);
   void copy(const Run& run, size_t w, std::span<const CopyStep> steps);
+  void copy_weights(const Run& run, size_t w, std::span<const WeightStep> steps, bool out);
   void clear(const Run& run, size_t w, std::span<const Span> spans);
   Flight exchange(const Run& run, size_t w, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                   std::string_view direction);
+  void enqueue(const Run& run, size_t w, std::span<const Send> sends, std::span<const Receive> receives,
+               std::string_view direction, Flight& flight);
+  static std::string label_of(const Run& run, size_t w, std::string_view direction);
   void land(Flight& flight, size_t w, Stage stage, std::string_view direction);
   void poll();
 
   std::byte* part(const Run& run, size_t w) { return arena_.data() + run.program.wave_offsets[w]; }
+  static const int32_t* active(const Run& run, int32_t parameter) {
+    return run.input.active == nullptr ? nullptr : run.input.active + parameter;
+  }
   const Group& group(int32_t parameter) const { return groups_[group_of_[parameter]]; }
   kernels::WeightBlock weight(int32_t parameter, int64_t first, int64_t stride, int64_t index,
                               int64_t index_stride) const;
@@ -114,12 +145,15 @@ class Executor {
   const Dtype momentum_;
   const int64_t wire_bytes_;
   kernels::Kernels& kernels_;
+  kernels::Stream* const stream_;
   State& state_;
   Recorder& recorder_;
   std::vector<uint64_t> streams_;  // of stochastic rounding, a parameter
 
-  AlignedBytes arena_;
-  AlignedBytes workspace_;
+  DeviceBytes arena_;
+  DeviceBytes workspace_;
+  int lanes_ = 1;  // that the workspace has room for
+  int lane_ = 0;   // the next to be used
   std::vector<InFlight> in_flight_;
 };
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -10,10 +10,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "backends.h"
 #include "engine/agreement.h"
 #include "engine/checkpoint.h"
 #include "engine/checkpoint_tensors.h"
+#include "engine/control.h"
 #include "engine/executor.h"
+#include "engine/host_bridge.h"
 #include "engine/program.h"
 #include "engine/recorder.h"
 #include "engine/state.h"
@@ -28,7 +31,6 @@ using kernels::SumOfSquares;
 
 namespace {
 
-constexpr double kClipEps = 1e-6;
 constexpr size_t kMostPrograms = 16;
 constexpr int kMostThreads = 4096;
 
@@ -45,13 +47,19 @@ class Optimizer::Impl {
   Impl(Problem problem, OptimizerOptions options, Communicator& communicator, std::vector<ParameterMemory> memory)
       : problem_(std::move(problem)),
         options_(std::move(options)),
-        communicator_(&communicator),
         rank_(communicator.rank()),
         ranks_(communicator.size()),
         memory_(std::move(memory)) {
-    engine::together(*communicator_, "check arguments", [&] { build(); });
-    engine::agree_on_plan(problem_, plan_, options_, memory_, *communicator_);
-    engine::agree_on_replicas(problem_, *holdings_, memory_, *communicator_);
+    engine::together(communicator, "check arguments", [&] { build(); });
+    connect(communicator);
+    engine::agree_on_plan(problem_, plan_, options_, memory_, communicator);
+    engine::agree_on_replicas(problem_, *holdings_, memory_, *kernels_, communicator);
+  }
+  ~Impl() {
+    try {
+      if (broken_.empty()) settle(0);
+    } catch (const std::exception&) {  // nobody is left to hear of it
+    }
   }
 
   const StepStats& step(std::span<void* const> gradients, const StepOptions& options);
@@ -63,6 +71,10 @@ class Optimizer::Impl {
   }
   StateTensor export_state(const std::string& name);
   void import_state(std::span<const StateTensor> tensors);
+  void synchronize() {
+    require_whole();
+    settle(0);
+  }
   void save(const std::string& directory);
   void load(const std::string& directory);
 
@@ -104,50 +116,45 @@ class Optimizer::Impl {
   Problem problem_;
   OptimizerOptions options_;
   Plan plan_;
+  std::unique_ptr<kernels::Kernels> kernels_;  // whose memory the rest has
   std::optional<engine::State> state_;
   std::optional<engine::Executor> executor_;
   engine::Recorder recorder_;
 
  private:
   void build();
-  void give_up(std::string why) {
-    broken_ = std::move(why);
-    if (executor_) executor_->abandon();
-  }
+  void connect(Communicator& communicator);
+  void give_up(std::string why);
 
-  // What all ranks agree upon before a step changes anything.
-  struct Accord {
-    std::vector<bool> active;  // parameters that take part
-    bool skip = false;
-    double clip = 1;
-  };
-  bool screen(std::span<void* const> gradients, const std::vector<bool>& active, NonFinite policy);
-  Accord prepare(std::span<void* const> gradients, const StepOptions& options);
-  void add_squares(std::span<void* const> gradients, const std::vector<bool>& active,
-                   std::vector<SumOfSquares>& squares);
-  void reduce(std::span<int64_t> words, std::string_view what) {
-    communicator_->all_reduce(words, ReduceOp::kSum, fmt::format("step {} {}", state_->steps + 1, what))->wait();
-  }
-  std::vector<double> reduced(std::vector<SumOfSquares>& squares, std::string_view what);
+  const StepStats& step_on_host(std::span<void* const> gradients, const StepOptions& options);
+  const StepStats& step_on_stream(std::span<void* const> gradients, const StepOptions& options);
+  // Waits until only so many steps are under way on the device, and throws what others came to.
+  void settle(size_t under_way);
+  void report_changes(std::vector<SumOfSquares>& changes);
 
   const engine::Program& program(const std::vector<bool>& active);
-  bool holds(size_t p) const { return holdings_->any(p); }
-  bool averaged(size_t p) const { return problem_.grad_sync && holdings_->replicas[p] > 1; }
-  kernels::ValueBlock shard(size_t p, const void* data) const {
-    return {1, holdings_->elements[p], data, holdings_->elements[p]};
-  }
   engine::StateSlice find_state(const std::string& name);
 
-  Communicator* communicator_;
+  Communicator* communicator_ = nullptr;
   const int32_t rank_;
   const int32_t ranks_;
   std::vector<ParameterMemory> memory_;
   std::vector<int32_t> group_of_;
   std::optional<plan::Catalog> catalog_;
   std::optional<engine::Holdings> holdings_;
-  std::unique_ptr<kernels::Kernels> kernels_;
   std::map<std::vector<bool>, engine::Program> programs_;  // by active parameters; empty: all
-  std::string broken_;                                     // why no further step is possible
+  std::optional<engine::Control> control_;
+  std::string broken_;  // why no further step is possible
+
+  // Steps that a device has been given and whose outcome nobody has looked at.
+  struct UnderWay {
+    int64_t stream_step = 0;
+    int64_t number = 0;
+    StepOptions options;
+  };
+  std::deque<UnderWay> under_way_;
+  std::optional<engine::HostBridge> bridge_;
+  engine::Executor::Link link_;
 };
 
 void Optimizer::Impl::build() {
@@ -167,13 +174,14 @@ void Optimizer::Impl::build() {
   engine::check_memory(problem_, *holdings_, memory_, static_cast<int32_t>(options_.groups.size()), rank_);
   for (const ParameterMemory& memory : memory_) group_of_.push_back(memory.group);
   plan_ = make_plan(problem_, options_.plan);
-  state_.emplace(*catalog_, plan_, rank_, options_.momentum, memory_);
+  kernels_ = make_kernels(options_.device, options_.threads);
+  recorder_.follow(kernels_->stream());
+  state_.emplace(*catalog_, plan_, rank_, options_.momentum, memory_, *kernels_);
   const engine::Program& all =
       programs_.emplace(std::vector<bool>{}, engine::compile(*catalog_, plan_, rank_, group_of_, {}, *state_))
           .first->second;
   state_->allocate();
   state_->seed = static_cast<int64_t>(options_.seed);
-  kernels_ = kernels::make_cpu_kernels({options_.threads});
   const int64_t cap = options_.plan.strategy == Strategy::kGlobal ? options_.plan.scratch_bytes : 0;
   executor_.emplace(*catalog_, memory_, options_.groups, group_of_, options_.momentum, cap, *kernels_, *state_,
                     recorder_, all);
@@ -181,6 +189,28 @@ void Optimizer::Impl::build() {
   if (cap > 0 && executor_->scratch_bytes() > cap) {
     throw InvalidArgument(fmt::format("scratch_bytes {}: rank {} needs {}; cost table '{}' is for another device", cap,
                                       rank_, executor_->scratch_bytes(), options_.plan.cost.device));
+  }
+  control_.emplace(problem_, *holdings_, memory_, options_.groups, *kernels_, *executor_, recorder_,
+                   [this](const std::vector<bool>& active) -> const engine::Program& { return program(active); });
+}
+
+void Optimizer::Impl::connect(Communicator& communicator) {
+  communicator_ = &communicator;
+  link_ = {&communicator, communicator.on_stream()};
+  bridge_.reset();
+  if (kernels_->stream() != nullptr && link_.stream == nullptr) {
+    link_.stream = &bridge_.emplace(communicator, *kernels_);
+  }
+}
+
+void Optimizer::Impl::give_up(std::string why) {
+  broken_ = std::move(why);
+  under_way_.clear();
+  if (executor_) executor_->abandon();
+  if (kernels_ == nullptr || kernels_->stream() == nullptr) return;
+  try {
+    kernels_->stream()->forget();
+  } catch (const DeviceError&) {  // what broke the step
   }
 }
 
@@ -193,126 +223,45 @@ const engine::Program& Optimizer::Impl::program(const std::vector<bool>& active)
   return programs_.emplace(key, engine::compile(*catalog_, plan_, rank_, group_of_, key, *state_)).first->second;
 }
 
-// Of the gradients that this rank stands for; averages of replicas at their owners.
-void Optimizer::Impl::add_squares(std::span<void* const> gradients, const std::vector<bool>& active,
-                                  std::vector<SumOfSquares>& squares) {
-  std::vector<bool> travels(active.size());
-  {
-    const auto timed = recorder_.span(Stage::kControl);
-    for (size_t p = 0; p < active.size(); ++p) {
-      travels[p] = active[p] && averaged(p);
-      if (!active[p] || travels[p] || !holds(p) || gradients[p] == nullptr || holdings_->replica[p] != 0) continue;
-      const kernels::ValueBlock block = shard(p, gradients[p]);
-      kernels_->sum_squares(problem_.parameters[p].grad_dtype, {&block, 1}, squares[p]);
-    }
-  }
-  if (std::find(travels.begin(), travels.end(), true) == travels.end()) return;
-  executor_->average(program(travels), {gradients, 1, state_->steps + 1, nullptr}, *communicator_,
-                     [&](int32_t p, const float* average, int64_t count) {
-                       const auto timed = recorder_.span(Stage::kControl);
-                       const kernels::ValueBlock block{1, count, average, count};
-                       kernels_->sum_squares(Dtype::kF32, {&block, 1}, squares[p]);
-                     });
-}
-
-std::vector<double> Optimizer::Impl::reduced(std::vector<SumOfSquares>& squares, std::string_view what) {
-  const auto timed = recorder_.span(Stage::kControl);
+void Optimizer::Impl::report_changes(std::vector<SumOfSquares>& changes) {
   std::vector<int64_t> words;
-  for (const SumOfSquares& sum : squares) words.insert(words.end(), sum.words().begin(), sum.words().end());
-  reduce(words, what);
-  std::vector<double> values;
-  for (size_t i = 0; i < squares.size(); ++i) {
-    std::copy_n(words.begin() + static_cast<int64_t>(i) * SumOfSquares::kWords, SumOfSquares::kWords,
-                squares[i].words().begin());
-    values.push_back(squares[i].value());
+  for (const SumOfSquares& sum : changes) words.insert(words.end(), sum.words().begin(), sum.words().end());
+  communicator_->all_reduce(words, ReduceOp::kSum, fmt::format("step {} changes", recorder_.stats.step))->wait();
+  for (size_t p = 0; p < changes.size(); ++p) {
+    std::copy_n(words.begin() + static_cast<int64_t>(p) * SumOfSquares::kWords, SumOfSquares::kWords,
+                changes[p].words().begin());
+    const auto elements = static_cast<double>(element_count(problem_.parameters[p].shape));
+    recorder_.stats.parameters[p].update_rms = elements > 0 ? std::sqrt(changes[p].value() / elements) : 0;
   }
-  return values;
-}
-
-// Whether the policy is to skip the step.
-bool Optimizer::Impl::screen(std::span<void* const> gradients, const std::vector<bool>& active, NonFinite policy) {
-  const size_t parameters = problem_.parameters.size();
-  const auto grad_dtype = [&](size_t p) { return problem_.parameters[p].grad_dtype; };
-  std::vector<int64_t> bad(parameters);
-  for (size_t p = 0; p < parameters; ++p) {
-    if (!active[p] || !holds(p) || gradients[p] == nullptr) continue;
-    const kernels::ValueBlock block = shard(p, gradients[p]);
-    bad[p] = kernels_->all_finite(grad_dtype(p), {&block, 1}) ? 0 : 1;
-  }
-  const std::vector<int64_t> mine = bad;
-  reduce(bad, "finiteness");
-  const auto first = std::find_if(bad.begin(), bad.end(), [](int64_t n) { return n > 0; });
-  if (first == bad.end()) return false;
-  if (policy == NonFinite::kError) {
-    throw InvalidArgument(fmt::format("step {}: parameter '{}': its gradient is not finite on {} of the ranks",
-                                      state_->steps + 1, problem_.parameters[first - bad.begin()].name, *first));
-  }
-  if (policy == NonFinite::kSkipStep) return true;
-  for (size_t p = 0; p < parameters; ++p) {
-    if (mine[p] == 0) continue;
-    const kernels::ValueBlock block = shard(p, gradients[p]);
-    kernels_->zero_non_finite(grad_dtype(p), {&block, 1});
-  }
-  return false;
-}
-
-Optimizer::Impl::Accord Optimizer::Impl::prepare(std::span<void* const> gradients, const StepOptions& options) {
-  Accord accord;
-  {
-    const auto timed = recorder_.span(Stage::kControl);
-    accord.active = engine::agree_on_step(problem_, *holdings_, memory_, options_.groups, gradients, options,
-                                          state_->steps + 1, *communicator_);
-    if (options.non_finite != NonFinite::kIgnore) accord.skip = screen(gradients, accord.active, options.non_finite);
-  }
-  if (accord.skip) return accord;
-  const size_t parameters = problem_.parameters.size();
-  if (options.max_grad_norm == 0 && !options.grad_norm && !options.parameter_stats) return accord;
-  std::vector<SumOfSquares> squares(parameters);
-  add_squares(gradients, accord.active, squares);
-  SumOfSquares total;
-  if (options.parameter_stats) {
-    const std::vector<double> sums = reduced(squares, "gradient norms");
-    for (size_t p = 0; p < parameters; ++p) {
-      recorder_.stats.parameters[p].grad_norm = std::sqrt(sums[p]) * std::abs(options.grad_scale);
-    }
-    for (const SumOfSquares& sum : squares) total.merge(sum);
-  } else {
-    std::vector<SumOfSquares> one(1);
-    for (const SumOfSquares& sum : squares) one[0].merge(sum);
-    reduced(one, "gradient norm");
-    total = one[0];
-  }
-  const double norm = std::sqrt(total.value()) * std::abs(options.grad_scale);
-  recorder_.stats.grad_norm = norm;
-  // A norm that is not a number clips nothing.
-  if (options.max_grad_norm > 0) accord.clip = std::min(1.0, options.max_grad_norm / (norm + kClipEps));
-  recorder_.stats.clip = accord.clip;
-  return accord;
 }
 
 const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const StepOptions& options) {
   require_whole();
+  return kernels_->stream() == nullptr ? step_on_host(gradients, options) : step_on_stream(gradients, options);
+}
+
+const StepStats& Optimizer::Impl::step_on_host(std::span<void* const> gradients, const StepOptions& options) {
   const int64_t number = state_->steps + 1;
   const std::string what = fmt::format("step {}", number);
+  const size_t parameters = problem_.parameters.size();
   recorder_.start(number, options.trace);
-  if (options.parameter_stats) recorder_.stats.parameters.resize(problem_.parameters.size());
-  const Accord accord = or_refuse(what, [&] { return prepare(gradients, options); });
+  if (options.parameter_stats) recorder_.stats.parameters.resize(parameters);
+  const engine::Accord accord =
+      or_refuse(what, [&] { return control_->settle(gradients, options, number, *communicator_); });
   or_break(what, [&] {
     if (accord.skip) {
       recorder_.stats.skipped = true;
     } else {
-      std::vector<SumOfSquares> changes(options.parameter_stats ? problem_.parameters.size() : 0);
-      const engine::StepInput input{gradients, options.grad_scale * accord.clip, number,
-                                    options.parameter_stats ? &changes : nullptr};
-      executor_->run(program(accord.active), input, *communicator_);
+      std::vector<SumOfSquares> changes(options.parameter_stats ? parameters : 0);
+      const engine::StepInput input{gradients, options.grad_scale * accord.clip,
+                                    number,    nullptr,
+                                    nullptr,   options.parameter_stats ? &changes : nullptr};
+      executor_->run(program(accord.active), input, link_);
       if (options.parameter_stats) {
-        const std::vector<double> sums = reduced(changes, "changes");
-        for (size_t p = 0; p < sums.size(); ++p) {
-          const auto elements = static_cast<double>(element_count(problem_.parameters[p].shape));
-          recorder_.stats.parameters[p].update_rms = elements > 0 ? std::sqrt(sums[p] / elements) : 0;
-        }
+        const auto timed = recorder_.span(Stage::kControl);
+        report_changes(changes);
       }
-      for (size_t p = 0; p < accord.active.size(); ++p) state_->updates[p] += accord.active[p] ? 1 : 0;
+      for (size_t p = 0; p < parameters; ++p) state_->updates()[p] += accord.active[p] ? 1 : 0;
     }
     state_->steps = number;
   });
@@ -320,15 +269,95 @@ const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const S
   return recorder_.last_stats;
 }
 
+const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradients, const StepOptions& options) {
+  kernels::Stream& stream = *kernels_->stream();
+  settle(kernels::Stream::kStepsInFlight - 1);
+  const int64_t number = state_->steps + 1;
+  const std::string what = fmt::format("step {}", number);
+  const size_t parameters = problem_.parameters.size();
+  recorder_.start(number, options.trace);
+  const engine::Ballots ballots = engine::fill_in(control_->question(number, *communicator_), gradients, options);
+  const bool refuses = !ballots.refusal.empty();
+  if (refuses && ranks_ == 1) throw InvalidArgument(fmt::format("{}: {}", what, ballots.refusal));
+  const std::vector<void*> none(parameters);
+  if (refuses) gradients = none;  // the others wait for this rank's word, and then change nothing
+  std::vector<SumOfSquares> changes(options.parameter_stats ? parameters : 0);
+  or_break(what, [&] {
+    const engine::StepInput input{gradients,          options.grad_scale, number,
+                                  control_->active(), control_->clip(),   options.parameter_stats ? &changes : nullptr};
+    const engine::Program& due = program(control_->by_schedule(number));
+    const bool record = options_.graph && !options.trace && !options.parameter_stats && !bridge_;
+    stream.push(what);
+    do {
+      recorder_.restart(number);
+      stream.begin_step(record);
+      control_->enqueue(gradients, options, number, ballots, link_);
+      executor_->run(due, input, link_);
+      control_->end_step(state_->updates());
+    } while (!stream.end_step());
+    stream.pop();
+  });
+  state_->steps = number;
+  if (refuses) throw InvalidArgument(fmt::format("{}: {}", what, ballots.refusal));
+  under_way_.push_back({stream.step(), number, options});
+  if (options.parameter_stats) recorder_.stats.parameters.resize(parameters);
+  const bool looks = options.grad_norm || options.parameter_stats || options.trace;
+  if (looks || options.non_finite == NonFinite::kError) settle(0);
+  if (options.parameter_stats && !recorder_.stats.skipped) {
+    or_break(what, [&] {
+      control_->read_norms(options.grad_scale);
+      report_changes(changes);
+    });
+  }
+  recorder_.finish();
+  return recorder_.last_stats;
+}
+
+void Optimizer::Impl::settle(size_t under_way) {
+  while (under_way_.size() > under_way) {
+    const UnderWay step = under_way_.front();
+    const std::string what = fmt::format("step {}", step.number);
+    or_break(what, [&] {
+      kernels::Stream& stream = *kernels_->stream();
+      link_.stream->watch([&] { return stream.done(step.stream_step); }, what);
+    });
+    under_way_.pop_front();
+    const engine::Control::Outcome outcome =
+        control_->read(kernels_->stream()->sent(step.stream_step), step.options, step.number);
+    StepStats& stats = recorder_.stats.step == step.number ? recorder_.stats : recorder_.last_stats;
+    if (stats.step != step.number) continue;
+    stats.skipped = outcome.skipped;
+    stats.grad_norm = outcome.norm;
+    stats.clip = outcome.clip;
+  }
+}
+
 double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_scale) {
   require_whole();
   StepOptions options;
   options.grad_norm = true;
   options.grad_scale = grad_scale;
-  recorder_.start(state_->steps + 1, false);
-  or_refuse(fmt::format("the gradient norm before step {}", state_->steps + 1),
-            [&] { return prepare(gradients, options); });
-  return recorder_.stats.grad_norm;
+  const int64_t number = state_->steps + 1;
+  const std::string what = fmt::format("the gradient norm before step {}", number);
+  recorder_.start(number, false);
+  if (kernels_->stream() == nullptr) {
+    or_refuse(what, [&] { return control_->settle(gradients, options, number, *communicator_); });
+    return recorder_.stats.grad_norm;
+  }
+  settle(0);
+  kernels::Stream& stream = *kernels_->stream();
+  const engine::Ballots ballots = engine::fill_in(control_->question(number, *communicator_), gradients, options);
+  const std::vector<void*> none(problem_.parameters.size());
+  or_break(what, [&] {
+    do {
+      stream.begin_step(false);
+      control_->enqueue(ballots.refusal.empty() ? gradients : none, options, number, ballots, link_);
+      control_->send();
+    } while (!stream.end_step());
+    link_.stream->watch([&] { return stream.done(stream.step()); }, what);
+  });
+  if (!ballots.refusal.empty()) throw InvalidArgument(fmt::format("step {}: {}", number, ballots.refusal));
+  return control_->read(stream.sent(stream.step()), options, number).norm;
 }
 
 void Optimizer::Impl::reconnect(Communicator& communicator) {
@@ -338,7 +367,8 @@ void Optimizer::Impl::reconnect(Communicator& communicator) {
                                       communicator.size(), rank_, ranks_));
   });
   executor_->abandon();
-  communicator_ = &communicator;
+  if (kernels_->stream() != nullptr) kernels_->stream()->forget();
+  connect(communicator);
   engine::agree_on_plan(problem_, plan_, options_, memory_, *communicator_);
   // Where one rank broke off, another may have come through, or not have begun.
   int64_t most[] = {broken_.empty() ? 0 : 1, state_->steps, -state_->steps};
@@ -356,11 +386,13 @@ engine::StateSlice Optimizer::Impl::find_state(const std::string& name) {
 
 StateTensor Optimizer::Impl::export_state(const std::string& name) {
   require_whole();
+  settle(0);
   const engine::StateSlice slice = find_state(name);
   return or_break("export of state", [&] { return engine::gather(slice, *communicator_); });
 }
 
 void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
+  settle(0);
   std::vector<engine::StateSlice> slices = state_->slices();
   std::map<std::string, engine::StateSlice*> by_name;
   for (engine::StateSlice& slice : slices) by_name[slice.info.name] = &slice;
@@ -388,6 +420,7 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
 
 void Optimizer::Impl::save(const std::string& directory) {
   require_whole();
+  settle(0);
   const std::vector<engine::StateSlice> slices = state_->slices();
   or_refuse(fmt::format("the checkpoint after step {}", state_->steps), [&] {
     engine::save_checkpoint(directory, {state_->steps, {}}, slices, *communicator_);
@@ -395,6 +428,7 @@ void Optimizer::Impl::save(const std::string& directory) {
 }
 
 void Optimizer::Impl::load(const std::string& directory) {
+  settle(0);
   const std::vector<engine::StateSlice> slices = state_->slices();
   try {
     engine::load_checkpoint(directory, slices, *communicator_);
@@ -434,6 +468,7 @@ const StepStats& Optimizer::step(std::span<void* const> gradients, const StepOpt
 double Optimizer::grad_norm(std::span<void* const> gradients, double grad_scale) {
   return impl_->grad_norm(gradients, grad_scale);
 }
+void Optimizer::synchronize() { impl_->synchronize(); }
 const StepStats& Optimizer::last_step() const { return impl_->recorder_.last_stats; }
 const std::vector<TraceEvent>& Optimizer::trace() const { return impl_->recorder_.last_events; }
 

@@ -53,6 +53,14 @@ uint64_t PieceWriter::write(const TensorPlace& place, const StatePiece& strided)
   const StatePiece piece = merged(strided);
   const int64_t most = kBufferBytes / place.width;
   uint64_t sum = 0;
+  if (piece.device != nullptr) {
+    const auto copy = std::make_unique_for_overwrite<std::byte[]>(kBufferBytes);
+    for_each_part(piece, place.width, most, [&](const StatePiece& part) {
+      part.device->read(copy.get(), part.data, host_rows(part, place.width));
+      sum += write(place, on_host(part, copy.get()));
+    });
+    return sum;
+  }
   for (int64_t row = 0; row < piece.rows; ++row) {
     for (int64_t column = 0; column < piece.columns; column += most) {
       const int64_t count = std::min(most, piece.columns - column);
@@ -88,6 +96,14 @@ uint64_t PieceReader::read(const TensorPlace& place, const StatePiece& strided) 
   const StatePiece piece = merged(strided);
   const int64_t most = kBufferBytes / place.width;  // elements that fit
   uint64_t sum = 0;
+  if (piece.device != nullptr && reading_ == Reading::kFill) {
+    const auto copy = std::make_unique_for_overwrite<std::byte[]>(kBufferBytes);
+    for_each_part(piece, place.width, most, [&](const StatePiece& part) {
+      sum += read(place, on_host(part, copy.get()));
+      part.device->write(part.data, copy.get(), host_rows(part, place.width));
+    });
+    return sum;
+  }
   const auto take = [&](int64_t row, int64_t column, int64_t count, const std::byte* from) {
     sum += checksum(from, count, piece.index + row * piece.index_stride + column, place.width);
     if (reading_ == Reading::kVerify) return;

@@ -268,7 +268,7 @@ class Compiler {
     auto own = [&](int32_t j, int64_t at) -> OwnedMatrix& {
       OwnedBatch& batch = batches[key_of(j)];
       batch.key = key_of(j);
-      return batch.matrices.emplace_back(OwnedMatrix{at / wire_, -1, -1});
+      return batch.matrices.emplace_back(OwnedMatrix{-1, at / wire_, -1, -1});
     };
     for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
       if (plan_.wave[j] != w || !is_active(catalog_.parameter_of(j))) continue;
@@ -282,12 +282,14 @@ class Compiler {
         HomeBatch& batch = home_[key_of(j)];
         batch.key = key_of(j);
         home_at_[j] = {batch.key, batch.matrices.size()};
-        batch.matrices.push_back({normuon ? state_.place_variance(j) : -1, {}, {}});
+        batch.matrices.push_back({catalog_.parameter_of(j), normuon ? state_.place_variance(j) : -1, {}, {}});
         continue;
       }
       assembled_[j] = take(wave, catalog_.class_at(j).matrix.elements() * wire_);
       if (!owns && transport != Transport::kGather) continue;
-      own(j, assembled_[j]).variance = normuon ? state_.place_variance(j) : -1;
+      OwnedMatrix& mine = own(j, assembled_[j]);
+      mine.parameter = catalog_.parameter_of(j);
+      mine.variance = normuon ? state_.place_variance(j) : -1;
     }
     for (const ZeroMatrix& zero : plan_.waves[w].zeros) {
       if (zero.owner != rank_ || !is_active(catalog_.parameter_of(zero.like))) continue;

@@ -74,9 +74,10 @@ struct CopyStep {
 };
 
 struct OwnedMatrix {
-  int64_t assembled = 0;  // element in the wave's part
-  int64_t variance = -1;  // in State; -1: no NorMuon, or a zero matrix
-  int64_t spare = -1;     // byte in the wave's part where a zero matrix has its variances
+  int32_t parameter = -1;  // -1: a zero matrix
+  int64_t assembled = 0;   // element in the wave's part
+  int64_t variance = -1;   // in State; -1: no NorMuon, or a zero matrix
+  int64_t spare = -1;      // byte in the wave's part where a zero matrix has its variances
 };
 
 // Matrices of one shape, group and NorMuon setting.
@@ -105,6 +106,7 @@ struct ApplyStep {
 
 // A matrix that nobody but its owner holds anything of: it needs no place in the arena, only the workspace.
 struct HomeMatrix {
+  int32_t parameter = 0;
   int64_t variance = -1;
   std::vector<PackStep> pack;
   std::vector<ApplyStep> apply;

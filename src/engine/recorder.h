@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/stream.h"
 #include "muster/optimizer.h"
 
 namespace muster::engine {
@@ -18,15 +19,29 @@ inline int64_t now_ns() {
 
 class Recorder {
  public:
+  // Of a device whose calls return early: times of a trace are then its own, and those of stages the host's.
+  void follow(kernels::Stream* stream) { stream_ = stream; }
+
   void start(int64_t step, bool trace) {
+    begin_ns_ = now_ns();
+    trace_ = trace;
+    restart(step);
+  }
+  // The calls of a step are made again.
+  void restart(int64_t step) {
     stats = StepStats{};
     stats.step = step;
     events_.clear();
-    trace_ = trace;
-    begin_ns_ = now_ns();
   }
   void finish() {
     stats.total_ns = now_ns() - begin_ns_;
+    if (stream_ != nullptr && trace_) {
+      const std::vector<int64_t> times = stream_->stamps_ns();
+      for (TraceEvent& event : events_) {
+        event.begin_ns = times.at(static_cast<size_t>(event.begin_ns));
+        event.end_ns = times.at(static_cast<size_t>(event.end_ns));
+      }
+    }
     last_stats = std::move(stats);
     last_events = std::move(events_);
   }
@@ -36,10 +51,15 @@ class Recorder {
   class Span {
    public:
     Span(Recorder& recorder, Stage stage, int32_t wave, std::string detail)
-        : recorder_(recorder), stage_(stage), wave_(wave), detail_(std::move(detail)), begin_ns_(now_ns()) {}
+        : recorder_(recorder),
+          stage_(stage),
+          wave_(wave),
+          detail_(std::move(detail)),
+          begin_ns_(now_ns()),
+          stamp_(recorder.stamp(false)) {}
     Span(const Span&) = delete;
     Span& operator=(const Span&) = delete;
-    ~Span() { recorder_.add(stage_, wave_, std::move(detail_), begin_ns_); }
+    ~Span() { recorder_.add(stage_, wave_, std::move(detail_), begin_ns_, stamp_); }
 
    private:
     Recorder& recorder_;
@@ -47,12 +67,19 @@ class Recorder {
     const int32_t wave_;
     std::string detail_;
     const int64_t begin_ns_;
+    const int64_t stamp_;
   };
   Span span(Stage stage, int32_t wave = -1, std::string detail = {}) { return {*this, stage, wave, std::move(detail)}; }
 
-  // An exchange that began some time ago has ended.
-  void exchanged(std::string name, int32_t wave, int64_t begin_ns, int64_t bytes) {
-    if (trace_) events_.push_back({std::move(name), true, wave, begin_ns, now_ns(), bytes});
+  // Now, as trace events have it: the number of a stamp where the device has a clock of its own.
+  int64_t stamp(bool exchanges) {
+    if (!trace_) return 0;
+    return stream_ != nullptr ? stream_->stamp(exchanges) : now_ns();
+  }
+
+  // An exchange has ended.
+  void exchanged(std::string name, int32_t wave, int64_t begin, int64_t end, int64_t bytes) {
+    if (trace_) events_.push_back({std::move(name), true, wave, begin, end, bytes});
   }
 
   StepStats stats;       // of what is under way
@@ -60,16 +87,16 @@ class Recorder {
   std::vector<TraceEvent> last_events;
 
  private:
-  void add(Stage stage, int32_t wave, std::string detail, int64_t begin_ns) {
-    const int64_t end_ns = now_ns();
-    stats.stage_ns[static_cast<size_t>(stage)] += end_ns - begin_ns;
+  void add(Stage stage, int32_t wave, std::string detail, int64_t begin_ns, int64_t begin) {
+    stats.stage_ns[static_cast<size_t>(stage)] += now_ns() - begin_ns;
     if (!trace_) return;
     std::string label(name(stage));
     if (!detail.empty()) label += ' ' + detail;
-    events_.push_back({std::move(label), false, wave, begin_ns, end_ns, 0});
+    events_.push_back({std::move(label), false, wave, begin, stamp(false), 0});
   }
 
   std::vector<TraceEvent> events_;
+  kernels::Stream* stream_ = nullptr;
   bool trace_ = false;
   int64_t begin_ns_ = 0;
 };

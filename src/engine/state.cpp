@@ -27,6 +27,9 @@ namespace {
 
 StateType state_type(Dtype dtype) { return dtype == Dtype::kF32 ? StateType::kF32 : StateType::kBf16; }
 
+// Places start on a cache line.
+int64_t aligned(int64_t elements) { return (elements + 31) / 32 * 32; }
+
 int64_t lines(const plan::Matrix& m) { return m.norm_axis == NormAxis::kRows ? m.rows : m.columns; }
 
 }  // namespace
@@ -39,15 +42,15 @@ int64_t extra_bytes(WeightForm form) {
 }
 
 State::State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, Dtype momentum,
-             std::span<const ParameterMemory> memory)
+             std::span<const ParameterMemory> memory, kernels::Kernels& kernels)
     : catalog_(catalog),
       plan_(plan),
       rank_(rank),
       momentum_dtype_(momentum),
       momentum_width_(byte_size(momentum)),
-      memory_(memory) {
+      memory_(memory),
+      kernels_(kernels) {
   const size_t parameters = catalog.problem().parameters.size();
-  updates.resize(parameters);
   for (Pieces* pieces : {&momentum_pieces_, &variance_pieces_, &first_pieces_, &second_pieces_, &extra_pieces_}) {
     pieces->resize(parameters);
   }
@@ -70,6 +73,7 @@ int64_t State::place_momentum(int32_t matrix, std::span<const Block> blocks) {
     momentum_pieces_[p].push_back({block, place->second + block.second, block.second_stride, once || stands_for(p)});
     momentum_elements_ += block.elements();
   }
+  momentum_elements_ = aligned(momentum_elements_);
   return place->second;
 }
 
@@ -85,7 +89,7 @@ int64_t State::place_variance(int32_t matrix) {
   const int64_t count = lines(catalog_.class_at(matrix).matrix);
   const Block block{1, count, 0, count, 0, count, index, count};
   variance_pieces_[p].push_back({block, variance_elements_, count, plan_.owner[matrix] == rank_});
-  variance_elements_ += count;
+  variance_elements_ += aligned(count);
   return place->second;
 }
 
@@ -96,11 +100,11 @@ State::Moments State::place_moments(int32_t parameter, int64_t first, int64_t co
   const Block block{1, count, first, count, 0, count, index, count};
   place->second.first = first_elements_;
   first_pieces_[parameter].push_back({block, first_elements_, count, true});
-  first_elements_ += count;
+  first_elements_ += aligned(count);
   if (catalog_.problem().parameters[parameter].algorithm == Algorithm::kAdamW) {
     place->second.second = second_elements_;
     second_pieces_[parameter].push_back({block, second_elements_, count, true});
-    second_elements_ += count;
+    second_elements_ += aligned(count);
   }
   place_extra(parameter, {&block, 1}, true);
   return place->second;
@@ -118,10 +122,11 @@ void State::require_open() const {
 
 void State::allocate() {
   allocated_ = true;
-  momentum_.assign(momentum_elements_ * momentum_width_, std::byte{0});
-  variance_.assign(variance_elements_, 0);
-  first_.assign(first_elements_, 0);
-  second_.assign(second_elements_, 0);
+  momentum_ = {kernels_, momentum_elements_ * momentum_width_};
+  variance_ = {kernels_, variance_elements_ * 4};
+  first_ = {kernels_, first_elements_ * 4};
+  second_ = {kernels_, second_elements_ * 4};
+  updates_ = {kernels_, static_cast<int64_t>(memory_.size()) * 8};
 }
 
 bool State::stands_for(int32_t parameter) const {
@@ -147,17 +152,18 @@ std::vector<StateSlice> State::slices() {
     const std::string& name = catalog_.problem().parameters[p].name;
     return out.emplace_back(StateSlice{{fmt::format("{}:{}", name, suffix), type, std::move(shape)}, {}});
   };
-  const auto fill = [](StateSlice& slice, void* store, const std::vector<Piece>& pieces) {
+  kernels::Kernels* const device = kernels_.stream() != nullptr ? &kernels_ : nullptr;
+  const auto fill = [&](StateSlice& slice, void* store, const std::vector<Piece>& pieces) {
     const int64_t width = byte_size(slice.info.type);
     for (const Piece& piece : pieces) {
       slice.pieces.push_back({piece.block.rows, piece.block.columns, piece.block.index, piece.block.index_stride,
-                              static_cast<std::byte*>(store) + piece.at * width, piece.stride, piece.counts});
+                              static_cast<std::byte*>(store) + piece.at * width, piece.stride, piece.counts, device});
     }
   };
-  const auto count = [&](StateSlice& slice, int64_t& value) {
-    slice.pieces.push_back({1, 1, 0, 1, reinterpret_cast<std::byte*>(&value), 1, rank_ == 0});
+  const auto count = [&](StateSlice& slice, int64_t* value, kernels::Kernels* where) {
+    slice.pieces.push_back({1, 1, 0, 1, reinterpret_cast<std::byte*>(value), 1, rank_ == 0, where});
   };
-  for (int32_t p = 0; p < static_cast<int32_t>(updates.size()); ++p) {
+  for (int32_t p = 0; p < static_cast<int32_t>(memory_.size()); ++p) {
     const Parameter& parameter = catalog_.problem().parameters[p];
     const ParameterMemory& memory = memory_[p];
     std::vector<Piece> held;
@@ -183,10 +189,10 @@ std::vector<StateSlice> State::slices() {
         fill(add(p, "second", StateType::kF32, parameter.shape), second_.data(), second_pieces_[p]);
       }
     }
-    count(add(p, "updates", StateType::kI64, {}), updates[p]);
+    count(add(p, "updates", StateType::kI64, {}), updates() + p, device);
   }
-  count(out.emplace_back(StateSlice{{":steps", StateType::kI64, {}}, {}}), steps);
-  count(out.emplace_back(StateSlice{{":seed", StateType::kI64, {}}, {}}), seed);
+  count(out.emplace_back(StateSlice{{":steps", StateType::kI64, {}}, {}}), &steps, nullptr);
+  count(out.emplace_back(StateSlice{{":seed", StateType::kI64, {}}, {}}), &seed, nullptr);
   return out;
 }
 

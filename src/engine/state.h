@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/block.h"
+#include "engine/device_bytes.h"
 #include "engine/state_slice.h"
 #include "muster/optimizer.h"
 #include "plan/catalog.h"
@@ -21,8 +22,9 @@ int64_t extra_bytes(WeightForm form);  // 0: there is none
 
 class State {
  public:
+  // Keeps its memory where the kernels compute, as the weights are.
   State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, Dtype momentum,
-        std::span<const ParameterMemory> memory);
+        std::span<const ParameterMemory> memory, kernels::Kernels& kernels);
 
   // Places, as elements of the stores below. They are handed out at the first request and stay: a program for some of
   // the parameters finds what the one for all of them placed.
@@ -43,18 +45,18 @@ class State {
   void allocate();
 
   std::byte* momentum(int64_t at) { return momentum_.data() + at * momentum_width_; }
-  float* variance(int64_t at) { return variance_.data() + at; }
-  float* first_moment(int64_t at) { return first_.data() + at; }
-  float* second_moment(int64_t at) { return at < 0 ? nullptr : second_.data() + at; }
+  float* variance(int64_t at) { return variance_.as<float>() + at; }
+  float* first_moment(int64_t at) { return first_.as<float>() + at; }
+  float* second_moment(int64_t at) { return at < 0 ? nullptr : second_.as<float>() + at; }
+  int64_t* updates() { return updates_.as<int64_t>(); }  // done, a parameter
 
   // This rank's shard of a parameter: `first` of the blocks is in its storage.
   std::vector<Block> shard(int32_t parameter) const;
   // This rank's copy is the one that counts where replicas have the same.
   bool stands_for(int32_t parameter) const;
 
-  int64_t steps = 0;             // done
-  int64_t seed = 0;              // of stochastic rounding
-  std::vector<int64_t> updates;  // a parameter
+  int64_t steps = 0;  // done
+  int64_t seed = 0;   // of stochastic rounding
 
   // Every unsharded tensor, and this rank's pieces of it.
   std::vector<StateSlice> slices();
@@ -76,6 +78,7 @@ class State {
   const Dtype momentum_dtype_;
   const int64_t momentum_width_;
   const std::span<const ParameterMemory> memory_;
+  kernels::Kernels& kernels_;
 
   std::map<int32_t, int64_t> momentum_places_;  // by matrix
   std::map<int32_t, int64_t> variance_places_;
@@ -92,10 +95,11 @@ class State {
   int64_t variance_elements_ = 0;
   int64_t first_elements_ = 0;
   int64_t second_elements_ = 0;
-  std::vector<std::byte> momentum_;
-  std::vector<float> variance_;
-  std::vector<float> first_;
-  std::vector<float> second_;
+  DeviceBytes momentum_;
+  DeviceBytes variance_;
+  DeviceBytes first_;
+  DeviceBytes second_;
+  DeviceBytes updates_;
 };
 
 }  // namespace muster::engine

@@ -1,10 +1,12 @@
 // A rank's part of an unsharded tensor: what export, import and checkpoints read and write.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "kernels/kernels.h"
 #include "muster/optimizer.h"
 
 namespace muster::engine {
@@ -18,8 +20,38 @@ struct StatePiece {
   int64_t index_stride = 0;
   std::byte* data = nullptr;
   int64_t stride = 0;
-  bool counts = true;  // false where another rank has the same elements and stands for them
+  bool counts = true;                  // false where another rank has the same elements and stands for them
+  kernels::Kernels* device = nullptr;  // whose memory `data` is; null: the host's
 };
+
+// Cuts a piece into parts of at most `most` elements, whole rows where they fit, and calls visit(part).
+template <typename Visit>
+void for_each_part(const StatePiece& piece, int64_t width, int64_t most, Visit visit) {
+  const int64_t columns = std::min(piece.columns, most);
+  const int64_t rows = columns == piece.columns && columns > 0 ? most / columns : 1;
+  for (int64_t i = 0; i < piece.rows; i += rows) {
+    for (int64_t j = 0; j < piece.columns; j += columns) {
+      StatePiece part = piece;
+      part.rows = std::min(rows, piece.rows - i);
+      part.columns = std::min(columns, piece.columns - j);
+      part.index += i * piece.index_stride + j;
+      part.data += (i * piece.stride + j) * width;
+      visit(part);
+    }
+  }
+}
+
+// A dense copy on the host, in memory for as many elements.
+inline StatePiece on_host(const StatePiece& piece, std::byte* data) {
+  StatePiece copy = piece;
+  copy.data = data;
+  copy.stride = piece.columns;
+  copy.device = nullptr;
+  return copy;
+}
+inline kernels::HostRows host_rows(const StatePiece& piece, int64_t width) {
+  return {piece.rows, piece.columns * width, piece.stride * width, piece.columns * width};
+}
 
 // Over all ranks the pieces that count cover the tensor, every element once.
 struct StateSlice {

@@ -18,13 +18,9 @@ struct RowHeader {
 };
 
 template <typename Visit>
-void for_each_row(const StateSlice& slice, Visit visit) {
-  const int64_t width = byte_size(slice.info.type);
-  for (const StatePiece& piece : slice.pieces) {
-    for (int64_t i = 0; i < piece.rows; ++i) {
-      visit(piece, RowHeader{piece.index + i * piece.index_stride, piece.columns},
-            piece.data + i * piece.stride * width);
-    }
+void for_each_row(const StatePiece& piece, int64_t width, Visit visit) {
+  for (int64_t i = 0; i < piece.rows; ++i) {
+    visit(RowHeader{piece.index + i * piece.index_stride, piece.columns}, piece.data + i * piece.stride * width);
   }
 }
 
@@ -37,12 +33,20 @@ StateTensor gather(const StateSlice& slice, Communicator& communicator) {
 
   // Nobody knows what others have: messages say it themselves.
   std::vector<std::byte> mine;
-  for_each_row(slice, [&](const StatePiece& piece, const RowHeader& row, const std::byte* data) {
-    if (!piece.counts) return;
-    const auto* const header = reinterpret_cast<const std::byte*>(&row);
-    mine.insert(mine.end(), header, header + sizeof row);
-    mine.insert(mine.end(), data, data + row.count * width);
-  });
+  for (const StatePiece& piece : slice.pieces) {
+    if (!piece.counts) continue;
+    std::vector<std::byte> copy;
+    if (piece.device != nullptr) {
+      copy.resize(static_cast<size_t>(piece.rows * piece.columns * width));
+      piece.device->read(copy.data(), piece.data, host_rows(piece, width));
+    }
+    const StatePiece here = piece.device != nullptr ? on_host(piece, copy.data()) : piece;
+    for_each_row(here, width, [&](const RowHeader& row, const std::byte* data) {
+      const auto* const header = reinterpret_cast<const std::byte*>(&row);
+      mine.insert(mine.end(), header, header + sizeof row);
+      mine.insert(mine.end(), data, data + row.count * width);
+    });
+  }
   const auto ranks = static_cast<size_t>(communicator.size());
   std::vector<int64_t> sizes(ranks);
   const auto size = static_cast<int64_t>(mine.size());
@@ -72,9 +76,14 @@ StateTensor gather(const StateSlice& slice, Communicator& communicator) {
 
 void fill(const StateSlice& slice, std::span<const std::byte> whole) {
   const int64_t width = byte_size(slice.info.type);
-  for_each_row(slice, [&](const StatePiece&, const RowHeader& row, std::byte* data) {
-    std::memcpy(data, whole.data() + row.index * width, static_cast<size_t>(row.count * width));
-  });
+  for (const StatePiece& piece : slice.pieces) {
+    std::vector<std::byte> copy(piece.device != nullptr ? static_cast<size_t>(piece.rows * piece.columns * width) : 0);
+    const StatePiece here = piece.device != nullptr ? on_host(piece, copy.data()) : piece;
+    for_each_row(here, width, [&](const RowHeader& row, std::byte* data) {
+      std::memcpy(data, whole.data() + row.index * width, static_cast<size_t>(row.count * width));
+    });
+    if (piece.device != nullptr) piece.device->write(piece.data, copy.data(), host_rows(piece, width));
+  }
 }
 
 void check_like(const StateInfo& expected, const StateTensor& tensor) {

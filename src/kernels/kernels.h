@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -224,8 +225,12 @@ class Kernels {
 
   // Matrices that are polished at the same time, where the batch and the scratch have as many.
   virtual int64_t side_by_side() const { return 1; }
+  // How many make a good batch; more do no good.
+  virtual int64_t polish_batch(MatrixShape) const { return std::numeric_limits<int64_t>::max(); }
+  // All the scratch that is worth having.
+  virtual int64_t workspace_worth() const = 0;
   // Scratch for `batch` matrices of one shape; with batch 1, the least any batch of that shape needs.
-  virtual int64_t polish_workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const = 0;
+  virtual int64_t polish_workspace(MatrixShape shape, int64_t batch, bool normuon) const = 0;
   virtual void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
                       Workspace workspace) = 0;
 
@@ -250,7 +255,7 @@ struct CudaOptions {
       nullptr;  // a cudaStream_t: work is enqueued after what is there, and is done when it is. Null: its own
 };
 
-bool cuda_available();  // built in, and there is a device
-std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions& options);
+bool cuda_available();                                                   // built in, and there is a device
+std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions& options);  // throws InvalidArgument naming the device
 
 }  // namespace muster::kernels

@@ -37,6 +37,9 @@ class Stream {
   // Forgets what was recorded, and waits for it.
   virtual void forget() = 0;
 
+  // Something beside kernels that distinguishes this step from others.
+  virtual void sign(std::span<const int64_t> numbers) = 0;
+
   // Exchanges have a stream (a cudaStream_t) of their own beside that of the kernels. fork() makes it wait for what the
   // kernels were given so far; mark() numbers what it was given; join() makes the kernels wait for that.
   virtual void* fork() = 0;

@@ -88,17 +88,15 @@ class Tuner {
     const int64_t elements = shape.rows * shape.columns;
     std::vector<float> input(static_cast<size_t>(elements * batch));
     for (size_t i = 0; i < input.size(); ++i) input[i] = std::sin(static_cast<float>(i * i % 10'007));
-    std::vector<float> output(input.size());
-    std::vector<kernels::MatrixPair> pairs;
-    for (int64_t m = 0; m < batch; ++m) pairs.push_back({input.data() + m * elements, output.data() + m * elements});
-    const int64_t bytes = kernels_->orthogonalize_workspace(shape, batch);
+    std::vector<kernels::PolishMatrix> matrices;
+    for (int64_t m = 0; m < batch; ++m) matrices.push_back({input.data() + m * elements, nullptr, nullptr});
+    const int64_t bytes = kernels_->polish_workspace(shape, batch, false);
     std::vector<std::byte> scratch(static_cast<size_t>(bytes) + 64);
     void* aligned = scratch.data();
     size_t space = scratch.size();
     std::align(64, static_cast<size_t>(bytes), aligned, space);
-    kernels::OrthogonalizeOptions options{.coefficients = coefficients("polar_express")};
-    options.input = Dtype::kF32;
-    return timed(repeats, [&] { kernels_->orthogonalize(options, shape, pairs, {aligned, bytes}); });
+    const kernels::PolishOptions options{coefficients("polar_express"), Dtype::kF32, {}};
+    return timed(repeats, [&] { kernels_->polish(options, shape, matrices, {aligned, bytes}); });
   }
 
   void rates() {

@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/normuon.h"
 #include "kernels/cpu/orthogonalize.h"
 #include "kernels/kernels.h"
 #include "reference/reference.h"
@@ -74,16 +75,39 @@ inline reference::NewtonSchulz reference_options(const Coefficients& set, double
   return options;
 }
 
+// The parts of polish, one by one.
+class CpuParts {
+ public:
+  explicit CpuParts(int threads = 1, const cpu::Elementwise& elementwise = cpu::best_elementwise())
+      : elementwise_(elementwise), pool_(threads) {}
+
+  void orthogonalize(const cpu::OrthogonalizeOptions& options, MatrixShape shape,
+                     std::span<const cpu::MatrixPair> batch, Workspace workspace) {
+    cpu::orthogonalize({elementwise_, pool_, cpu::form_of(shape)}, options, shape, batch, workspace);
+  }
+  int64_t orthogonalize_workspace(MatrixShape shape) const {
+    return pool_.threads() * cpu::orthogonalize_matrix_bytes(cpu::form_of(shape), shape);
+  }
+  void normuon(const cpu::NorMuonOptions& options, MatrixShape shape, std::span<const cpu::NorMuonMatrix> batch,
+               Workspace workspace) {
+    cpu::normuon(elementwise_, pool_, options, shape, batch, workspace);
+  }
+
+ private:
+  const cpu::Elementwise& elementwise_;
+  cpu::ThreadPool pool_;
+};
+
 // f32 in, f32 out, one matrix, in the form given.
 inline std::vector<float> orthogonalized(const Coefficients& set, MatrixShape shape, const std::vector<float>& input,
                                          cpu::Form form, int threads = 1) {
   cpu::ThreadPool pool(threads);
-  OrthogonalizeOptions options;
+  cpu::OrthogonalizeOptions options;
   options.coefficients = set;
   options.input = Dtype::kF32;
   Scratch scratch(cpu::orthogonalize_matrix_bytes(form, shape));
   std::vector<float> output(input.size());
-  const MatrixPair pair{input.data(), output.data()};
+  const cpu::MatrixPair pair{input.data(), output.data()};
   cpu::orthogonalize({cpu::best_elementwise(), pool, form}, options, shape, std::span(&pair, 1), scratch.get());
   return output;
 }

@@ -14,21 +14,21 @@ namespace {
 const std::vector<MatrixShape> kShapes{{1, 1}, {1, 12}, {6, 12}, {12, 1}, {64, 17}, {65, 129}, {130, 127}, {3, 300}};
 
 TEST(NorMuon, AgreesWithTheReferenceOverSteps) {
-  const auto kernels = make_cpu_kernels({.threads = 2});
+  CpuParts kernels(2);
   for (const MatrixShape shape : kShapes) {
     for (const LineAxis axis : {LineAxis::kRows, LineAxis::kColumns}) {
-      NorMuonOptions options{.axis = axis, .wire = Dtype::kF32};
+      cpu::NorMuonOptions options{.axis = axis, .wire = Dtype::kF32};
       const int64_t lines = axis == LineAxis::kRows ? shape.rows : shape.columns;
       std::vector<float> variance(static_cast<size_t>(lines));
       reference::NorMuonOptions expected_options;
       expected_options.axis = axis == LineAxis::kRows ? reference::Axis::kRows : reference::Axis::kColumns;
       reference::Vector expected_variance;
-      Scratch scratch(kernels->normuon_workspace(shape, 1));
+      Scratch scratch(cpu::normuon_matrix_bytes(shape));
       for (uint32_t step = 0; step < 3; ++step) {
         const std::vector<float> o = random_values(shape.rows * shape.columns, step, 0.03f);
         std::vector<float> output(o.size());
-        const NorMuonMatrix matrix{o.data(), variance.data(), output.data()};
-        kernels->normuon(options, shape, std::span(&matrix, 1), scratch.get());
+        const cpu::NorMuonMatrix matrix{o.data(), variance.data(), output.data()};
+        kernels.normuon(options, shape, std::span(&matrix, 1), scratch.get());
         const auto expected =
             reference::normuon(expected_options, {shape.rows, shape.columns, to_double(o)}, expected_variance);
         // V, the factor and the product are each rounded to f32: 2^-24 of the value three times.
@@ -46,19 +46,19 @@ TEST(NorMuon, AgreesWithTheReferenceOverSteps) {
 TEST(NorMuon, GivesTheSameBitsInEveryBatchOnEveryThreadCount) {
   for (const MatrixShape shape : kShapes) {
     for (const LineAxis axis : {LineAxis::kRows, LineAxis::kColumns}) {
-      const NorMuonOptions options{.axis = axis};
+      const cpu::NorMuonOptions options{.axis = axis};
       const size_t size = static_cast<size_t>(shape.rows * shape.columns);
       const size_t lines = static_cast<size_t>(axis == LineAxis::kRows ? shape.rows : shape.columns);
       std::vector<std::vector<uint16_t>> expected;
       std::vector<std::vector<float>> expected_variance;
       for (const cpu::Elementwise* set : all_elementwise()) {
         for (const int threads : {1, 2, 3}) {
-          const auto kernels = cpu::make_kernels({.threads = threads}, *set);
+          CpuParts kernels(threads, *set);
           for (const size_t batch : {1, 4}) {
             std::vector<std::vector<float>> o;
             std::vector<std::vector<float>> variance;
             std::vector<std::vector<uint16_t>> outputs(batch, std::vector<uint16_t>(size));
-            std::vector<NorMuonMatrix> matrices;
+            std::vector<cpu::NorMuonMatrix> matrices;
             for (uint32_t m = 0; m < batch; ++m) {
               o.push_back(random_values(shape.rows * shape.columns, m));
               variance.emplace_back(lines, 0.5f);
@@ -66,8 +66,8 @@ TEST(NorMuon, GivesTheSameBitsInEveryBatchOnEveryThreadCount) {
             for (size_t m = 0; m < batch; ++m) {
               matrices.push_back({o[m].data(), variance[m].data(), outputs[m].data()});
             }
-            Scratch scratch(kernels->normuon_workspace(shape, static_cast<int64_t>(batch)));
-            kernels->normuon(options, shape, matrices, scratch.get());
+            Scratch scratch(static_cast<int64_t>(batch) * cpu::normuon_matrix_bytes(shape));
+            kernels.normuon(options, shape, matrices, scratch.get());
             for (size_t m = 0; m < batch; ++m) {
               if (expected.size() <= m) {
                 expected.push_back(outputs[m]);
@@ -84,23 +84,23 @@ TEST(NorMuon, GivesTheSameBitsInEveryBatchOnEveryThreadCount) {
 }
 
 TEST(NorMuon, KeepsTheNormAndLeavesZeroAlone) {
-  const auto kernels = make_cpu_kernels({});
+  CpuParts kernels;
   const MatrixShape shape{20, 30};
-  Scratch scratch(kernels->normuon_workspace(shape, 1));
-  NorMuonOptions options{.wire = Dtype::kF32};
+  Scratch scratch(cpu::normuon_matrix_bytes(shape));
+  cpu::NorMuonOptions options{.wire = Dtype::kF32};
   std::vector<float> values = random_values(600, 1);
   const auto norm = [](const std::vector<float>& v) {
     return reference::frobenius_norm({1, static_cast<int64_t>(v.size()), to_double(v)});
   };
   const double before = norm(values);
   std::vector<float> variance(20);
-  const NorMuonMatrix matrix{values.data(), variance.data(), values.data()};  // in place
-  kernels->normuon(options, shape, std::span(&matrix, 1), scratch.get());
+  const cpu::NorMuonMatrix matrix{values.data(), variance.data(), values.data()};  // in place
+  kernels.normuon(options, shape, std::span(&matrix, 1), scratch.get());
   EXPECT_NEAR(norm(values) / before, 1, 1e-6);
 
   std::fill(values.begin(), values.end(), 0.0f);
   std::fill(variance.begin(), variance.end(), 0.0f);
-  kernels->normuon(options, shape, std::span(&matrix, 1), scratch.get());
+  kernels.normuon(options, shape, std::span(&matrix, 1), scratch.get());
   EXPECT_EQ(values, std::vector<float>(600));
   EXPECT_EQ(variance, std::vector<float>(20));
 }

@@ -73,33 +73,33 @@ TEST(Orthogonalize, TheFormDependsOnTheShapeAlone) {
 TEST(Orthogonalize, AMatrixGivesTheSameBitsInEveryBatch) {
   for (const MatrixShape shape : {MatrixShape{1, 12}, {6, 12}, {64, 65}, {130, 400}, {400, 130}, {260, 260}}) {
     const size_t size = static_cast<size_t>(shape.rows * shape.columns);
-    OrthogonalizeOptions options{.coefficients = coefficients("polar_express")};
+    cpu::OrthogonalizeOptions options{.coefficients = coefficients("polar_express")};
     std::vector<std::vector<uint16_t>> inputs;
     std::vector<std::vector<uint32_t>> expected;
     for (uint32_t m = 0; m < 7; ++m) {
       inputs.push_back(to_bf16(random_values(shape.rows * shape.columns, m)));
       std::vector<float> output(size);
       Scratch scratch(cpu::orthogonalize_matrix_bytes(cpu::form_of(shape), shape));
-      const MatrixPair pair{inputs.back().data(), output.data()};
-      make_cpu_kernels({})->orthogonalize(options, shape, std::span(&pair, 1), scratch.get());
+      const cpu::MatrixPair pair{inputs.back().data(), output.data()};
+      CpuParts().orthogonalize(options, shape, std::span(&pair, 1), scratch.get());
       expected.emplace_back(size);
       std::memcpy(expected.back().data(), output.data(), size * 4);
     }
     for (const cpu::Elementwise* set : all_elementwise()) {
       for (const int threads : {1, 2, 3}) {
-        const auto kernels = cpu::make_kernels({.threads = threads}, *set);
+        CpuParts kernels(threads, *set);
         for (const size_t batch : {1, 2, 3, 7}) {
           for (const int64_t room : {int64_t{1}, int64_t{2}, int64_t{7}}) {
             std::vector<std::vector<float>> outputs(batch, std::vector<float>(size + 1));
             std::vector<std::vector<uint16_t>> shifted;
-            std::vector<MatrixPair> pairs;
+            std::vector<cpu::MatrixPair> pairs;
             for (size_t m = 0; m < batch; ++m) {
               shifted.push_back(inputs[m]);
               shifted.back().insert(shifted.back().begin(), 0);  // off by two bytes
             }
             for (size_t m = 0; m < batch; ++m) pairs.push_back({shifted[m].data() + 1, outputs[m].data() + 1});
-            Scratch scratch(room * kernels->orthogonalize_workspace(shape, 1));
-            kernels->orthogonalize(options, shape, pairs, scratch.get());
+            Scratch scratch(room * cpu::orthogonalize_matrix_bytes(cpu::form_of(shape), shape));
+            kernels.orthogonalize(options, shape, pairs, scratch.get());
             for (size_t m = 0; m < batch; ++m) {
               ASSERT_EQ(std::memcmp(outputs[m].data() + 1, expected[m].data(), size * 4), 0)
                   << name_of(shape) << " " << set->name << " threads " << threads << " batch " << batch << " room "
@@ -115,16 +115,16 @@ TEST(Orthogonalize, AMatrixGivesTheSameBitsInEveryBatch) {
 TEST(Orthogonalize, WritesBf16RoundedOnceAndMayWriteOverItsInput) {
   const MatrixShape shape{70, 200};
   const std::vector<uint16_t> input = to_bf16(random_values(70 * 200, 8));
-  const auto kernels = make_cpu_kernels({.threads = 2});
-  Scratch scratch(kernels->orthogonalize_workspace(shape, 1));
-  OrthogonalizeOptions options{.coefficients = coefficients("jordan")};
+  CpuParts kernels(2);
+  Scratch scratch(kernels.orthogonalize_workspace(shape));
+  cpu::OrthogonalizeOptions options{.coefficients = coefficients("jordan")};
   std::vector<float> exact(input.size());
-  const MatrixPair to_f32{input.data(), exact.data()};
-  kernels->orthogonalize(options, shape, std::span(&to_f32, 1), scratch.get());
+  const cpu::MatrixPair to_f32{input.data(), exact.data()};
+  kernels.orthogonalize(options, shape, std::span(&to_f32, 1), scratch.get());
   options.output = Dtype::kBf16;
   std::vector<uint16_t> in_place = input;
-  const MatrixPair pair{in_place.data(), in_place.data()};
-  kernels->orthogonalize(options, shape, std::span(&pair, 1), scratch.get());
+  const cpu::MatrixPair pair{in_place.data(), in_place.data()};
+  kernels.orthogonalize(options, shape, std::span(&pair, 1), scratch.get());
   EXPECT_EQ(in_place, to_bf16(exact));
 }
 
@@ -168,22 +168,22 @@ TEST(Orthogonalize, TheScaleOfTheInputDoesNotMatter) {
 TEST(Orthogonalize, EpsShrinksWhatIsSmall) {
   const std::vector<float> input = random_values(72, 9, 1e-6f);
   const Coefficients set = coefficients("jordan");
-  OrthogonalizeOptions options{.coefficients = set, .eps = 1e-5, .input = Dtype::kF32};
-  const auto kernels = make_cpu_kernels({});
-  Scratch scratch(kernels->orthogonalize_workspace({6, 12}, 1));
+  cpu::OrthogonalizeOptions options{.coefficients = set, .eps = 1e-5, .input = Dtype::kF32};
+  CpuParts kernels;
+  Scratch scratch(kernels.orthogonalize_workspace({6, 12}));
   std::vector<float> output(72);
-  const MatrixPair pair{input.data(), output.data()};
-  kernels->orthogonalize(options, {6, 12}, std::span(&pair, 1), scratch.get());
+  const cpu::MatrixPair pair{input.data(), output.data()};
+  kernels.orthogonalize(options, {6, 12}, std::span(&pair, 1), scratch.get());
   const auto expected = reference::newton_schulz({6, 12, to_double(input)}, reference_options(set, 1e-5));
   EXPECT_LT(distance(output, expected), kTolerance);
 }
 
 TEST(Orthogonalize, SaysWhichWorkspaceItExpected) {
-  const auto kernels = make_cpu_kernels({});
-  const OrthogonalizeOptions options{.coefficients = coefficients("jordan")};
-  const MatrixPair pair{};
-  EXPECT_THROW(kernels->orthogonalize(options, {8, 8}, std::span(&pair, 1), {}), InvalidArgument);
-  EXPECT_NO_THROW(kernels->orthogonalize(options, {8, 8}, {}, {}));
+  CpuParts kernels;
+  const cpu::OrthogonalizeOptions options{.coefficients = coefficients("jordan")};
+  const cpu::MatrixPair pair{};
+  EXPECT_THROW(kernels.orthogonalize(options, {8, 8}, std::span(&pair, 1), {}), InvalidArgument);
+  EXPECT_NO_THROW(kernels.orthogonalize(options, {8, 8}, {}, {}));
 }
 
 TEST(Orthogonalize, CountsTheFlopsOfBothForms) {

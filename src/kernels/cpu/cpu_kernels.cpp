@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -15,6 +19,10 @@ namespace muster::kernels {
 namespace cpu {
 namespace {
 
+constexpr int64_t kAlign = 64;
+int64_t align(int64_t bytes) { return (std::max<int64_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign; }
+int64_t orthogonal_bytes(MatrixShape shape) { return align(shape.rows * shape.columns * 4); }
+
 int64_t weight_bytes(WeightForm form) { return form == WeightForm::kF32 ? 4 : 2; }
 int64_t extra_bytes(WeightForm form) { return form == WeightForm::kBf16Master ? 4 : 2; }
 
@@ -22,6 +30,30 @@ template <typename T>
 T* advance(T* pointer, int64_t bytes) {
   using Char = std::conditional_t<std::is_const_v<T>, const char, char>;
   return pointer == nullptr ? nullptr : static_cast<T*>(static_cast<Char*>(pointer) + bytes);
+}
+
+// All in bytes but the rows; from nothing: zeros.
+void copy_rows(void* to, int64_t to_stride, const void* from, int64_t from_stride, int64_t rows, int64_t bytes) {
+  const bool dense = to_stride == bytes && (from == nullptr || from_stride == bytes);
+  if (dense) bytes *= rows;
+  for (int64_t i = 0; i < (dense ? std::min<int64_t>(rows, 1) : rows) && bytes > 0; ++i) {
+    void* const row = advance(to, i * to_stride);
+    if (from == nullptr) {
+      std::memset(row, 0, static_cast<size_t>(bytes));
+    } else {
+      std::memcpy(row, advance(from, i * from_stride), static_cast<size_t>(bytes));
+    }
+  }
+}
+
+void add_row(Dtype dtype, const void* from, int64_t count, float* to) {
+  if (dtype == Dtype::kF32) {
+    const auto* const values = static_cast<const float*>(from);
+    for (int64_t i = 0; i < count; ++i) to[i] += values[i];
+    return;
+  }
+  const auto* const values = static_cast<const uint16_t*>(from);
+  for (int64_t i = 0; i < count; ++i) to[i] += std::bit_cast<float>(static_cast<uint32_t>(values[i]) << 16);
 }
 
 WeightBlock part_of(const WeightBlock& weight, WeightForm form, const Piece& piece) {
@@ -51,6 +83,41 @@ class CpuKernels final : public Kernels {
  public:
   CpuKernels(const CpuOptions& options, const Elementwise& elementwise)
       : elementwise_(elementwise), pool_(options.threads) {}
+
+  void* allocate(int64_t bytes) override {
+    const auto size = static_cast<size_t>(align(bytes));
+    void* const data = std::aligned_alloc(kAlign, size);
+    if (data == nullptr) throw std::bad_alloc();
+    return std::memset(data, 0, size);
+  }
+  void release(void* data) noexcept override { std::free(data); }
+  void read(void* host, const void* device, const HostRows& rows) override {
+    copy_rows(host, rows.host_stride, device, rows.device_stride, rows.rows, rows.bytes);
+  }
+  void write(void* device, const void* host, const HostRows& rows) override {
+    copy_rows(device, rows.device_stride, host, rows.host_stride, rows.rows, rows.bytes);
+  }
+
+  void copy(int64_t width, std::span<const CopyBlock> blocks) override {
+    for (const CopyBlock& b : blocks) {
+      copy_rows(b.to, b.to_stride * width, b.from, b.from_stride * width, b.rows, b.columns * width);
+    }
+  }
+
+  void add(Dtype dtype, std::span<const AddBlock> blocks) override {
+    check_dtype(dtype, "values");
+    for (const AddBlock& b : blocks) {
+      for (int64_t i = 0; b.from != nullptr && i < b.rows; ++i) {
+        add_row(dtype, advance(b.from, i * b.from_stride * byte_size(dtype)), b.columns, b.to + i * b.to_stride);
+      }
+    }
+  }
+
+  void divide(std::span<const DivideRange> ranges) override {
+    for (const DivideRange& r : ranges) {
+      for (int64_t i = 0; i < r.count; ++i) r.data[i] /= r.divisor;
+    }
+  }
 
   void momentum_pack(const MomentumOptions& options, std::span<const MomentumBlock> blocks) override {
     check_dtype(options.grad, "gradient");
@@ -97,28 +164,40 @@ class CpuKernels final : public Kernels {
 
   int64_t side_by_side() const override { return pool_.threads(); }
 
-  int64_t orthogonalize_workspace(MatrixShape shape, int64_t batch) const override {
-    return std::min<int64_t>(batch, pool_.threads()) * orthogonalize_matrix_bytes(form_of(shape), shape);
+  // Two matrices of 3072 x 768 on two threads take 90 MiB.
+  int64_t workspace_worth() const override { return (int64_t{48} << 20) * pool_.threads(); }
+
+  int64_t polish_workspace(MatrixShape shape, int64_t batch, bool normuon) const override {
+    const int64_t bytes = std::min<int64_t>(batch, pool_.threads()) * orthogonalize_matrix_bytes(form_of(shape), shape);
+    if (!normuon) return bytes;
+    return batch * orthogonal_bytes(shape) + std::max(bytes, batch * normuon_matrix_bytes(shape));
   }
 
-  void orthogonalize(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const MatrixPair> batch,
-                     Workspace workspace) override {
-    check_dtype(options.input, "update");
-    check_dtype(options.output, "orthogonalized update");
-    cpu::orthogonalize({elementwise_, pool_, form_of(shape)}, options, shape, batch, workspace);
-  }
-
-  int64_t normuon_workspace(MatrixShape shape, int64_t batch) const override {
-    return batch * normuon_matrix_bytes(shape);
-  }
-
-  void normuon(const NorMuonOptions& options, MatrixShape shape, std::span<const NorMuonMatrix> batch,
-               Workspace workspace) override {
+  // NorMuon sees the factor before it is rounded.
+  void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
+              Workspace workspace) override {
     check_dtype(options.wire, "wire");
-    cpu::normuon(elementwise_, pool_, options, shape, batch, workspace);
+    const int64_t o_bytes = options.normuon ? orthogonal_bytes(shape) : 0;
+    const int64_t all_bytes = static_cast<int64_t>(batch.size()) * o_bytes;
+    auto* const scratch = static_cast<char*>(workspace.data);
+    const Workspace rest{scratch + all_bytes, workspace.bytes - all_bytes};
+    if (rest.bytes < 0) throw InvalidArgument("polish: workspace of " + std::to_string(workspace.bytes) + " bytes");
+    std::vector<MatrixPair> pairs;
+    std::vector<NorMuonMatrix> scaled;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      void* const o = options.normuon ? scratch + static_cast<int64_t>(i) * o_bytes : batch[i].matrix;
+      pairs.push_back({batch[i].matrix, o});
+      scaled.push_back({static_cast<const float*>(o), batch[i].variance, batch[i].matrix});
+    }
+    const Dtype output = options.normuon ? Dtype::kF32 : options.wire;
+    orthogonalize({elementwise_, pool_, form_of(shape)}, {options.coefficients, 0, options.wire, output}, shape, pairs,
+                  rest);
+    if (!options.normuon) return;
+    const auto& [axis, beta2, eps] = *options.normuon;
+    normuon(elementwise_, pool_, {axis, beta2, eps, options.wire}, shape, scaled, rest);
   }
 
-  void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, SumOfSquares& sum) override {
+  void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {
     check_dtype(dtype, "values");
     std::vector<SumOfSquares> sums(static_cast<size_t>(pool_.threads()));
     each_piece(pool_, blocks, cut_of<ValueBlock>, [&](const ValueBlock& block, const Piece& piece, int thread) {
@@ -130,10 +209,12 @@ class CpuKernels final : public Kernels {
         mine.add_bf16(static_cast<const uint16_t*>(data), piece.rows, piece.columns, block.stride);
       }
     });
-    for (const SumOfSquares& part : sums) sum.merge(part);
+    for (const SumOfSquares& part : sums) {
+      for (int i = 0; i < SumOfSquares::kWords; ++i) words[i] += part.words()[static_cast<size_t>(i)];
+    }
   }
 
-  bool all_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
+  void count_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* count) override {
     check_dtype(dtype, "values");
     std::atomic<bool> finite{true};
     each_piece(pool_, blocks, cut_of<ValueBlock>, [&](const ValueBlock& block, const Piece& piece, int) {
@@ -141,7 +222,7 @@ class CpuKernels final : public Kernels {
         if (!elementwise_.all_finite(dtype, row_of(dtype, block, piece, i), piece.columns)) finite = false;
       }
     });
-    return finite;
+    if (!finite) ++*count;
   }
 
   void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {

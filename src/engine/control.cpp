@@ -1,0 +1,237 @@
+#include "engine/control.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "muster/error.h"
+
+namespace muster::engine {
+
+using kernels::SumOfSquares;
+
+namespace {
+
+constexpr double kClipEps = 1e-6;
+
+bool wants_norm(const StepOptions& options) {
+  return options.max_grad_norm > 0 || options.grad_norm || options.parameter_stats;
+}
+
+}  // namespace
+
+Control::Control(const Problem& problem, const Holdings& holdings, std::span<const ParameterMemory> memory,
+                 const std::vector<Group>& groups, kernels::Kernels& kernels, Executor& executor, Recorder& recorder,
+                 ProgramOf program)
+    : problem_(problem),
+      holdings_(holdings),
+      memory_(memory),
+      groups_(groups),
+      kernels_(kernels),
+      stream_(kernels.stream()),
+      executor_(executor),
+      recorder_(recorder),
+      program_(std::move(program)),
+      layout_(groups.size(), problem.parameters.size()) {
+  if (stream_ == nullptr) return;
+  const size_t parameters = problem.parameters.size();
+  const size_t words = layout_.words + parameters + parameters * SumOfSquares::kWords;
+  memory_of_answers_ = {
+      kernels, static_cast<int64_t>(sizeof(kernels::Verdict) + words * sizeof(int64_t) + parameters * sizeof(int32_t))};
+  verdict_ = memory_of_answers_.as<kernels::Verdict>();
+  words_ = reinterpret_cast<int64_t*>(verdict_ + 1);
+  bad_ = words_ + layout_.words;
+  squares_ = bad_ + parameters;
+  active_ = reinterpret_cast<int32_t*>(squares_ + parameters * SumOfSquares::kWords);
+}
+
+template <typename F>
+void Control::for_gradients(Gradients gradients, const std::vector<bool>& active, F f) const {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    std::vector<kernels::ValueBlock> blocks;
+    for (size_t p = 0; p < active.size(); ++p) {
+      const bool there = active[p] && holdings_.any(p) && gradients[p] != nullptr;
+      if (there && problem_.parameters[p].grad_dtype == dtype) blocks.push_back(shard(p, gradients[p]));
+    }
+    if (!blocks.empty()) f(dtype, blocks);
+  }
+}
+
+void Control::reduce(int64_t* words, size_t count, int64_t number, std::string_view what, const Executor::Link& link) {
+  const auto label = [&] { return fmt::format("step {} {}", number, what); };
+  if (stream_ == nullptr) {
+    link.host->all_reduce(std::span(words, count), ReduceOp::kSum, label())->wait();
+  } else if (link.host->size() > 1) {
+    const int64_t n = static_cast<int64_t>(count);
+    stream_->sign({&n, 1});
+    if (!stream_->replaying()) link.stream->all_reduce(words, n, label(), stream_->main());
+  }
+}
+
+// The squares of replicas that travel are summed where their average is.
+void Control::add_squares(Gradients gradients, const std::vector<bool>& active, int64_t number,
+                          const Executor::Link& link, bool each, int64_t* words) {
+  const size_t parameters = active.size();
+  std::vector<bool> travels(parameters);
+  std::vector<bool> stays(parameters);
+  for (size_t p = 0; p < parameters; ++p) {
+    travels[p] = active[p] && averaged(p);
+    stays[p] = active[p] && !travels[p] && holdings_.replica[p] == 0;
+  }
+  const auto sum_of = [&](size_t p) { return each ? words + p * SumOfSquares::kWords : words; };
+  {
+    const auto timed = recorder_.span(Stage::kControl);
+    if (each) {
+      for (size_t p = 0; p < parameters; ++p) {
+        std::vector<bool> one(parameters);
+        one[p] = stays[p];
+        if (stays[p]) {
+          for_gradients(gradients, one,
+                        [&](Dtype dtype, const auto& blocks) { kernels_.sum_squares(dtype, blocks, sum_of(p)); });
+        }
+      }
+    } else {
+      for_gradients(gradients, stays,
+                    [&](Dtype dtype, const auto& blocks) { kernels_.sum_squares(dtype, blocks, words); });
+    }
+  }
+  if (std::find(travels.begin(), travels.end(), true) == travels.end()) return;
+  const StepInput input{gradients, 1, number, nullptr, nullptr, nullptr};
+  executor_.average(program_(travels), input, link, [&](int32_t p, const float* average, int64_t count) {
+    const auto timed = recorder_.span(Stage::kControl);
+    const kernels::ValueBlock block{1, count, average, count};
+    kernels_.sum_squares(Dtype::kF32, {&block, 1}, sum_of(static_cast<size_t>(p)));
+  });
+}
+
+// Whether the policy is to skip the step.
+bool Control::screen(Gradients gradients, const std::vector<bool>& active, NonFinite policy, int64_t number,
+                     Communicator& communicator) {
+  std::vector<int64_t> bad(active.size());
+  for (size_t p = 0; p < active.size(); ++p) {
+    if (!active[p] || !holdings_.any(p) || gradients[p] == nullptr) continue;
+    const kernels::ValueBlock block = shard(p, gradients[p]);
+    kernels_.count_non_finite(problem_.parameters[p].grad_dtype, {&block, 1}, &bad[p]);
+  }
+  const std::vector<int64_t> mine = bad;
+  reduce(bad.data(), bad.size(), number, "finiteness", {&communicator, nullptr});
+  if (std::all_of(bad.begin(), bad.end(), [](int64_t n) { return n == 0; })) return false;
+  if (policy == NonFinite::kError) refuse_non_finite(question(number, communicator), bad);
+  if (policy == NonFinite::kSkipStep) return true;
+  for (size_t p = 0; p < active.size(); ++p) {
+    if (mine[p] == 0) continue;
+    const kernels::ValueBlock block = shard(p, gradients[p]);
+    kernels_.zero_non_finite(problem_.parameters[p].grad_dtype, {&block, 1});
+  }
+  return false;
+}
+
+Accord Control::settle(Gradients gradients, const StepOptions& options, int64_t number, Communicator& communicator) {
+  const Executor::Link link{&communicator, nullptr};
+  Accord accord;
+  {
+    const auto timed = recorder_.span(Stage::kControl);
+    const StepQuestion asked = question(number, communicator);
+    Ballots ballots = fill_in(asked, gradients, options);
+    reduce(ballots.words.data(), ballots.words.size(), number, "agreement", link);
+    accord.active = count(asked, ballots.words, ballots.refusal);
+    if (options.non_finite != NonFinite::kIgnore) {
+      accord.skip = screen(gradients, accord.active, options.non_finite, number, communicator);
+    }
+  }
+  if (accord.skip || !wants_norm(options)) return accord;
+  const bool each = options.parameter_stats;
+  std::vector<SumOfSquares> sums(each ? problem_.parameters.size() : 1);
+  std::vector<int64_t> words(sums.size() * SumOfSquares::kWords);
+  add_squares(gradients, accord.active, number, link, each, words.data());
+  SumOfSquares total;
+  {
+    const auto timed = recorder_.span(Stage::kControl);
+    reduce(words.data(), words.size(), number, "gradient norm", link);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      std::copy_n(words.data() + i * SumOfSquares::kWords, SumOfSquares::kWords, sums[i].words().begin());
+      total.merge(sums[i]);
+      if (each) recorder_.stats.parameters[i].grad_norm = std::sqrt(sums[i].value()) * std::abs(options.grad_scale);
+    }
+  }
+  const double norm = std::sqrt(total.value()) * std::abs(options.grad_scale);
+  recorder_.stats.grad_norm = norm;
+  // A norm that is not a number clips nothing.
+  if (options.max_grad_norm > 0) accord.clip = std::min(1.0, options.max_grad_norm / (norm + kClipEps));
+  recorder_.stats.clip = accord.clip;
+  return accord;
+}
+
+std::vector<bool> Control::by_schedule(int64_t number) const {
+  std::vector<bool> active(problem_.parameters.size());
+  for (size_t p = 0; p < active.size(); ++p)
+    active[p] = number % std::max<int64_t>(groups_[memory_[p].group].every, 1) == 0;
+  return active;
+}
+
+void Control::enqueue(Gradients gradients, const StepOptions& options, int64_t number, const Ballots& ballots,
+                      const Executor::Link& link) {
+  const size_t parameters = problem_.parameters.size();
+  const std::span<int32_t> active(active_, parameters);
+  stream_->put(words_, ballots.words);
+  reduce(words_, layout_.words, number, "agreement", link);
+  stream_->decide(words_, static_cast<int64_t>(layout_.zeros), words_ + layout_.present, active, verdict_);
+  const std::vector<bool> due = by_schedule(number);
+  if (options.non_finite == NonFinite::kZero) {
+    for_gradients(gradients, due, [&](Dtype dtype, const auto& blocks) { kernels_.zero_non_finite(dtype, blocks); });
+  } else if (options.non_finite != NonFinite::kIgnore) {
+    stream_->clear(bad_, static_cast<int64_t>(parameters * sizeof(int64_t)));
+    for (size_t p = 0; p < parameters; ++p) {
+      if (!due[p] || !holdings_.any(p) || gradients[p] == nullptr) continue;
+      const kernels::ValueBlock block = shard(p, gradients[p]);
+      kernels_.count_non_finite(problem_.parameters[p].grad_dtype, {&block, 1}, bad_ + p);
+    }
+    reduce(bad_, parameters, number, "finiteness", link);
+    stream_->refuse({bad_, parameters}, active, verdict_);
+  }
+  if (!wants_norm(options)) return;
+  const size_t sums = options.parameter_stats ? parameters : 1;
+  const size_t words = sums * SumOfSquares::kWords;
+  stream_->clear(squares_, static_cast<int64_t>(words * sizeof(int64_t)));
+  add_squares(gradients, due, number, link, options.parameter_stats, squares_);
+  reduce(squares_, words, number, "gradient norm", link);
+  stream_->clip(squares_, static_cast<int64_t>(sums), options.grad_scale, options.max_grad_norm, verdict_);
+}
+
+void Control::end_step(int64_t* updates) {
+  stream_->count({active_, problem_.parameters.size()}, updates);
+  send();
+}
+
+void Control::send() {
+  stream_->send(verdict_, reinterpret_cast<std::byte*>(squares_) - reinterpret_cast<std::byte*>(verdict_));
+}
+
+Control::Outcome Control::read(std::span<const std::byte> sent, const StepOptions& options, int64_t number) const {
+  kernels::Verdict verdict;
+  std::memcpy(&verdict, sent.data(), sizeof verdict);
+  std::vector<int64_t> words(layout_.words + problem_.parameters.size());
+  std::memcpy(words.data(), sent.data() + sizeof verdict, words.size() * sizeof(int64_t));
+  const StepQuestion asked{problem_, holdings_, memory_, groups_, number, 0, 1};
+  count(asked, std::span(words).first(layout_.words), {});
+  if (verdict.go == 0 && options.non_finite == NonFinite::kError) {
+    refuse_non_finite(asked, std::span(words).subspan(layout_.words));
+  }
+  return {verdict.go == 0, verdict.norm, verdict.clip};
+}
+
+void Control::read_norms(double grad_scale) {
+  const size_t parameters = problem_.parameters.size();
+  std::vector<int64_t> words(parameters * SumOfSquares::kWords);
+  kernels_.read(words.data(), squares_, {1, static_cast<int64_t>(words.size() * sizeof(int64_t)), 0, 0});
+  for (size_t p = 0; p < parameters; ++p) {
+    SumOfSquares sum;
+    std::copy_n(words.data() + p * SumOfSquares::kWords, SumOfSquares::kWords, sum.words().begin());
+    recorder_.stats.parameters[p].grad_norm = std::sqrt(sum.value()) * std::abs(grad_scale);
+  }
+}
+
+}  // namespace muster::engine

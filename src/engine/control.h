@@ -1,0 +1,102 @@
+// What ranks settle before a step changes anything: who takes part, whether gradients are finite, and how large they
+// are.
+//
+// On the host the answers are there when the call returns. On a device they stay there, as flags and factors that
+// kernels go by, and reach the host when somebody looks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/agreement.h"
+#include "engine/device_bytes.h"
+#include "engine/executor.h"
+#include "engine/program.h"
+#include "engine/recorder.h"
+#include "kernels/kernels.h"
+#include "kernels/stream.h"
+
+namespace muster::engine {
+
+struct Accord {
+  std::vector<bool> active;  // parameters that take part
+  bool skip = false;
+  double clip = 1;
+};
+
+class Control {
+ public:
+  using ProgramOf = std::function<const Program&(const std::vector<bool>& active)>;
+
+  // All references outlive it.
+  Control(const Problem& problem, const Holdings& holdings, std::span<const ParameterMemory> memory,
+          const std::vector<Group>& groups, kernels::Kernels& kernels, Executor& executor, Recorder& recorder,
+          ProgramOf program);
+
+  // On the host. Norms go to the recorder.
+  Accord settle(Gradients gradients, const StepOptions& options, int64_t number, Communicator& communicator);
+
+  // The same, enqueued; executor and kernels then go by active() and clip().
+  void enqueue(Gradients gradients, const StepOptions& options, int64_t number, const Ballots& ballots,
+               const Executor::Link& link);
+  void end_step(int64_t* updates);  // counts who took part, and sends the answers to the host
+  void send();
+  std::vector<bool> by_schedule(int64_t number) const;  // parameters whose turn it is
+  const int32_t* active() const { return active_; }
+  const double* clip() const { return &verdict_->clip; }
+
+  // What a step came to, from what was sent. Throws InvalidArgument as settle() would.
+  struct Outcome {
+    bool skipped = false;
+    double norm = 0;
+    double clip = 1;
+  };
+  Outcome read(std::span<const std::byte> sent, const StepOptions& options, int64_t number) const;
+  // Norms of single parameters after a step with parameter_stats; waits.
+  void read_norms(double grad_scale);
+
+  StepQuestion question(int64_t number, const Communicator& communicator) const {
+    return {problem_, holdings_, memory_, groups_, number, communicator.rank(), communicator.size()};
+  }
+
+ private:
+  bool screen(Gradients gradients, const std::vector<bool>& active, NonFinite policy, int64_t number,
+              Communicator& communicator);
+  // Squares of gradients that this rank stands for, and of averages of replicas at their owners: kWords words of one
+  // sum, or for each parameter, where the kernels compute.
+  void add_squares(Gradients gradients, const std::vector<bool>& active, int64_t number, const Executor::Link& link,
+                   bool each, int64_t* words);
+  void reduce(int64_t* words, size_t count, int64_t number, std::string_view what, const Executor::Link& link);
+  bool averaged(size_t p) const { return problem_.grad_sync && holdings_.replicas[p] > 1; }
+  kernels::ValueBlock shard(size_t p, const void* data) const {
+    return {1, holdings_.elements[p], data, holdings_.elements[p]};
+  }
+  // Calls f(dtype, blocks) for the gradients that are there, of either dtype.
+  template <typename F>
+  void for_gradients(Gradients gradients, const std::vector<bool>& active, F f) const;
+
+  const Problem& problem_;
+  const Holdings& holdings_;
+  const std::span<const ParameterMemory> memory_;
+  const std::vector<Group>& groups_;
+  kernels::Kernels& kernels_;
+  kernels::Stream* const stream_;
+  Executor& executor_;
+  Recorder& recorder_;
+  const ProgramOf program_;
+  const BallotLayout layout_;
+
+  // On the device, in this order; what is before `squares_` is sent to the host.
+  DeviceBytes memory_of_answers_;
+  kernels::Verdict* verdict_ = nullptr;
+  int64_t* words_ = nullptr;    // ballots
+  int64_t* bad_ = nullptr;      // not finite, a parameter
+  int64_t* squares_ = nullptr;  // kWords a parameter
+  int32_t* active_ = nullptr;
+};
+
+}  // namespace muster::engine
