@@ -1,0 +1,195 @@
+// Kernels on a CUDA device: everything is enqueued on one Queue.
+#include <algorithm>
+#include <string>
+
+#include <nvtx3/nvToolsExt.h>
+
+#include "kernels/cuda/copies.h"
+#include "kernels/cuda/decisions.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/polish.h"
+#include "kernels/cuda/queue.h"
+#include "kernels/cuda/values.h"
+#include "kernels/stream.h"
+#include "muster/error.h"
+
+namespace muster::kernels {
+namespace cuda {
+namespace {
+
+// Makes the device current while a call lasts: threads of one process may have different ones.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    check(cudaGetDevice(&before_), "device");
+    if (before_ != device) check(cudaSetDevice(device), "device");
+    changed_ = before_ != device;
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() {
+    if (changed_) cudaSetDevice(before_);
+  }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+class CudaKernels final : public Kernels, public Stream {
+ public:
+  explicit CudaKernels(const CudaOptions& options)
+      : device_(options.device),
+        current_(options.device),
+        queue_(static_cast<cudaStream_t>(options.stream)),
+        polisher_(options.device) {}
+
+  void* allocate(int64_t bytes) override {
+    const OnDevice here(device_);
+    void* data = nullptr;
+    const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+    check(cudaMalloc(&data, size), "allocate");
+    check(cudaMemsetAsync(data, 0, size, queue_.main()), "allocate");
+    queue_.synchronize();
+    return data;
+  }
+  void release(void* data) noexcept override { cudaFree(data); }
+  void read(void* host, const void* device, const HostRows& rows) override {
+    transfer(host, rows.host_stride, device, rows.device_stride, rows, cudaMemcpyDeviceToHost);
+  }
+  void write(void* device, const void* host, const HostRows& rows) override {
+    transfer(device, rows.device_stride, host, rows.host_stride, rows, cudaMemcpyHostToDevice);
+  }
+  Stream* stream() override { return this; }
+
+  int lanes() const override { return Queue::kLanes; }
+  void lane(int lane) override { queue_.lane(lane); }
+  void join_lanes() override { queue_.join_lanes(); }
+
+  void copy(int64_t width, std::span<const CopyBlock> blocks) override { cuda::copy(width, blocks, queue_); }
+  void add(Dtype dtype, std::span<const AddBlock> blocks) override { cuda::add(dtype, blocks, queue_); }
+  void divide(std::span<const DivideRange> ranges) override { cuda::divide(ranges, queue_); }
+
+  void momentum_pack(const MomentumOptions& options, std::span<const MomentumBlock> blocks) override {
+    cuda::momentum_pack(options, blocks, queue_);
+  }
+  void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks) override {
+    cuda::apply(options, blocks, queue_);
+  }
+  void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges) override {
+    cuda::adamw(options, ranges, queue_);
+  }
+  void lion(const LionOptions& options, std::span<const ElementRange> ranges) override {
+    cuda::lion(options, ranges, queue_);
+  }
+
+  int64_t polish_batch(MatrixShape shape) const override { return polisher_.good_batch(shape); }
+  int64_t workspace_worth() const override { return int64_t{1} << 30; }
+  int64_t polish_workspace(MatrixShape shape, int64_t batch, bool normuon) const override {
+    return polisher_.workspace(shape, batch, normuon);
+  }
+  void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
+              Workspace workspace) override {
+    polisher_.run(options, shape, batch, workspace, queue_);
+  }
+
+  void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {
+    cuda::sum_squares(dtype, blocks, words, queue_);
+  }
+  void count_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* count) override {
+    cuda::count_non_finite(dtype, blocks, count, queue_);
+  }
+  void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
+    cuda::zero_non_finite(dtype, blocks, queue_);
+  }
+
+  void begin_step(bool record) override { queue_.begin_step(record); }
+  bool end_step() override { return queue_.end_step(); }
+  bool replaying() const override { return queue_.probing(); }
+  void forget() override { queue_.forget(); }
+  void sign(std::span<const int64_t> numbers) override { queue_.sign(numbers); }
+  void* fork() override { return queue_.fork(); }
+  int mark() override { return queue_.mark(); }
+  void join(int mark) override { queue_.join(mark); }
+  void* main() override { return queue_.main(); }
+
+  void put(int64_t* device, std::span<const int64_t> words) override {
+    const int64_t* const from = queue_.put(words);
+    queue_.launch("put", {address(device), static_cast<int64_t>(words.size())}, [&](cudaStream_t stream) {
+      check(cudaMemcpyAsync(device, from, words.size_bytes(), cudaMemcpyDeviceToDevice, stream), "put");
+    });
+  }
+  void clear(void* device, int64_t bytes) override {
+    queue_.launch("clear", {address(device), bytes}, [&](cudaStream_t stream) {
+      check(cudaMemsetAsync(device, 0, static_cast<size_t>(bytes), stream), "clear");
+    });
+  }
+  void decide(const int64_t* words, int64_t zeros, const int64_t* present, std::span<int32_t> active,
+              Verdict* verdict) override {
+    cuda::decide(words, zeros, present, active, verdict, queue_);
+  }
+  void refuse(std::span<const int64_t> words, std::span<int32_t> active, Verdict* verdict) override {
+    cuda::refuse(words, active, verdict, queue_);
+  }
+  void clip(const int64_t* words, int64_t sums, double grad_scale, double max_norm, Verdict* verdict) override {
+    cuda::clip(words, sums, grad_scale, max_norm, verdict, queue_);
+  }
+  void count(std::span<const int32_t> active, int64_t* updates) override { cuda::count(active, updates, queue_); }
+
+  void send(const void* device, int64_t bytes) override { queue_.send(device, bytes); }
+  int64_t step() const override { return queue_.step(); }
+  bool done(int64_t step) override { return queue_.done(step); }
+  std::span<const std::byte> sent(int64_t step) const override { return queue_.sent(step); }
+
+  int stamp(bool exchanges) override { return queue_.stamp(exchanges); }
+  std::vector<int64_t> stamps_ns() override { return queue_.stamps_ns(); }
+  void push(const std::string& name) override { nvtxRangePushA(name.c_str()); }
+  void pop() override { nvtxRangePop(); }
+
+ private:
+  static int64_t address(const void* data) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(data)); }
+
+  void transfer(void* to, int64_t to_stride, const void* from, int64_t from_stride, const HostRows& rows,
+                cudaMemcpyKind kind) {
+    if (rows.rows == 0 || rows.bytes == 0) return;
+    const OnDevice here(device_);
+    const auto bytes = static_cast<size_t>(rows.bytes);
+    const bool dense = rows.rows == 1 || (to_stride == rows.bytes && from_stride == rows.bytes);
+    const cudaError_t error =
+        dense ? cudaMemcpyAsync(to, from, bytes * static_cast<size_t>(rows.rows), kind, queue_.main())
+              : cudaMemcpy2DAsync(to, static_cast<size_t>(to_stride), from, static_cast<size_t>(from_stride), bytes,
+                                  static_cast<size_t>(rows.rows), kind, queue_.main());
+    check(error, "transfer");
+    queue_.synchronize();
+  }
+
+  const int device_;
+  const OnDevice current_;  // streams and events are made on it
+  Queue queue_;
+  Polisher polisher_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+bool cuda_available() {
+  int count = 0;
+  const bool found = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+  cudaGetLastError();
+  return found;
+}
+
+std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions& options) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    count = 0;
+  }
+  if (options.device < 0 || options.device >= count) {
+    throw InvalidArgument("device cuda:" + std::to_string(options.device) + ": there are " + std::to_string(count) +
+                          " CUDA devices");
+  }
+  return std::make_unique<cuda::CudaKernels>(options);
+}
+
+}  // namespace muster::kernels
