@@ -171,7 +171,8 @@ using Word = std::conditional_t<
 // a step leave the L2 cache to others.
 template <typename T, int N>
 __device__ __forceinline__ void read(T (&to)[N], const T* from) {
-  const auto word = __ldca(reinterpret_cast<const Word<N * sizeof(T)>*>(from));
+  __builtin_assume(__isGlobal(from));
+  const auto word = *reinterpret_cast<const Word<N * sizeof(T)>*>(from);
   memcpy(to, &word, sizeof(word));
 }
 template <typename T, int N>
@@ -183,7 +184,8 @@ template <typename T, int N>
 __device__ __forceinline__ void write(T* to, const T (&from)[N]) {
   Word<N * sizeof(T)> word;
   memcpy(&word, from, sizeof(word));
-  __stwb(reinterpret_cast<Word<N * sizeof(T)>*>(to), word);
+  __builtin_assume(__isGlobal(to));
+  *reinterpret_cast<Word<N * sizeof(T)>*>(to) = word;
 }
 template <typename T, int N>
 __device__ __forceinline__ void write_once(T* to, const T (&from)[N]) {
