@@ -2,15 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
-#include <limits>
+
+#include "kernels/sum_of_squares_value.h"
 
 namespace muster::kernels {
-namespace {
-
-__extension__ typedef unsigned __int128 Wide;
-
-}  // namespace
 
 // Squares of mantissas by exponent. Four copies: neighbours often share an exponent, and would wait for each other's
 // store.
@@ -79,38 +74,11 @@ void SumOfSquares::add_at_bit(uint64_t amount, int bit) {
   words_[limb + 2] += shift == 0 ? 0 : static_cast<int64_t>(amount >> (64 - shift));
 }
 
-void SumOfSquares::carry() {
-  for (int i = 0; i + 1 < kLimbs; ++i) {
-    words_[i + 1] += words_[i] >> 32;
-    words_[i] &= 0xffffffff;
-  }
-}
+void SumOfSquares::carry() { carry_limbs(words_.data()); }
 
 double SumOfSquares::value() const {
-  if (words_[kLimbs] != 0) return std::numeric_limits<double>::quiet_NaN();
-  if (words_[kLimbs + 1] != 0) return std::numeric_limits<double>::infinity();
-  SumOfSquares sum = *this;
-  sum.carry();
-  int top = kLimbs - 1;
-  while (top > 0 && sum.words_[top] == 0) --top;
-  // 64 bits from the highest one down; what lies below only matters as "more than nothing".
-  Wide head = static_cast<uint64_t>(sum.words_[top]);
-  int bit = 32 * top;
-  bool rest = false;
-  for (int i = top - 1; i >= 0; --i) {
-    const uint64_t limb = static_cast<uint64_t>(sum.words_[i]);
-    if (i >= top - 2) {
-      head = head << 32 | limb;
-      bit -= 32;
-    } else {
-      rest = rest || limb != 0;
-    }
-  }
-  int drop = 0;
-  while (head >> drop >> 62 != 0) ++drop;
-  rest = rest || (head & ((Wide{1} << drop) - 1)) != 0;
-  const uint64_t mantissa = static_cast<uint64_t>(head >> drop) << 1 | (rest ? 1 : 0);
-  return std::ldexp(static_cast<double>(mantissa), bit + drop - 1 - 298);
+  std::array<int64_t, kWords> words = words_;
+  return value_of_words(words.data());
 }
 
 }  // namespace muster::kernels

@@ -1,6 +1,4 @@
-#include <vector>
-
-#include "kernels/cpu/elementwise_values.h"
+#include "kernels/cuda/blocks.cuh"
 #include "kernels/cuda/elementwise.h"
 
 namespace muster::kernels::cuda {
@@ -12,261 +10,353 @@ using cpu::decayed;
 using cpu::load;
 using cpu::store;
 using cpu::toward;
-using cpu::Weights;
 
-constexpr int kThreads = 256;
-constexpr int64_t kChunk = 4096;  // elements of one row that a thread block takes
+// Elements a thread takes at a time: 16 bytes of f32, so that a warp's accesses are contiguous in every operand.
+constexpr int kVector = 4;
+constexpr int kAhead = 2;
 
-// A call as the device reads it.
-template <typename Options, typename Block>
-struct Call {
-  Options options;
-  const Block* blocks;
-  const int64_t* ends;  // chunks of all blocks up to this one
-  int count;
-};
+template <typename Options>
+__device__ float gradient_scale(const Options& options) {
+  return static_cast<float>(options.grad_scale * (options.clip == nullptr ? 1.0 : *options.clip));
+}
 
-struct Chunk {
-  int block;
-  int64_t row;
-  int64_t first;  // column
-  int64_t end;
-};
+template <typename G, typename M, typename U, MomentumForm kForm, bool kNesterov>
+struct MomentumBody {
+  template <int N>
+  struct Values {
+    G grad[N];
+    M momentum[N];
+  };
 
-// Which part of which block this thread block takes.
-__device__ Chunk chunk_of(const int64_t* ends, int count, const auto& columns_of) {
-  const auto number = static_cast<int64_t>(blockIdx.x);
-  int low = 0;
-  for (int high = count - 1; low < high;) {
-    const int middle = (low + high) / 2;
-    if (ends[middle] > number) {
-      high = middle;
-    } else {
-      low = middle + 1;
+  Operand<const G> grad;
+  Operand<M> momentum;
+  Operand<U> update;
+  float mu;
+  float rest;
+  float scale;
+
+  __device__ MomentumBody(const MomentumOptions& options, const MomentumBlock& block, const Chunk& chunk)
+      : grad(static_cast<const G*>(block.grad), block.grad_stride, chunk),
+        momentum(static_cast<M*>(block.momentum), block.momentum_stride, chunk),
+        update(static_cast<U*>(block.update), block.update_stride, chunk),
+        mu(static_cast<float>(options.mu)),
+        rest(static_cast<float>(1 - options.mu)),
+        scale(gradient_scale(options)) {}
+
+  template <int N>
+  __device__ bool aligned(const Chunk& chunk) const {
+    return (grad.absent() || grad.template aligned<N>(chunk)) && momentum.template aligned<N>(chunk) &&
+           update.template aligned<N>(chunk);
+  }
+  template <int N>
+  __device__ void read(Place p, Values<N>& v) const {
+    if (!grad.absent()) read_once(v.grad, grad.at(p));
+    read_once(v.momentum, momentum.at(p));
+  }
+  template <int N>
+  __device__ void write(Place p, Values<N>& v) const {
+    U out[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float g = grad.absent() ? 0.0F : load(v.grad[i]) * scale;
+      const float before = load(v.momentum[i]);
+      const float m = kForm == MomentumForm::kEma ? toward(before, g, rest) : mu * before + g;
+      float u = m;
+      if constexpr (kNesterov) u = kForm == MomentumForm::kEma ? toward(g, m, mu) : mu * m + g;
+      store(v.momentum[i], m);
+      store(out[i], u);
     }
+    write_once(momentum.at(p), v.momentum);
+    cuda::write(update.at(p), out);  // somebody reads it soon
   }
-  const int64_t within = number - (low == 0 ? 0 : ends[low - 1]);
-  const int64_t columns = columns_of(low);
-  const int64_t across = (columns + kChunk - 1) / kChunk;
-  const int64_t first = within % across * kChunk;
-  return {low, within / across, first, min(columns, first + kChunk)};
-}
-
-template <typename G, typename M, typename U>
-__global__ void __launch_bounds__(kThreads) momentum_kernel(const Call<MomentumOptions, MomentumBlock>* call) {
-  const Chunk chunk = chunk_of(call->ends, call->count, [&](int b) { return call->blocks[b].columns; });
-  const MomentumBlock& block = call->blocks[chunk.block];
-  const MomentumOptions& options = call->options;
-  const auto mu = static_cast<float>(options.mu);
-  const auto rest = static_cast<float>(1 - options.mu);
-  const auto scale = static_cast<float>(options.grad_scale);
-  const bool ema = options.form == MomentumForm::kEma;
-  const G* const __restrict__ grad = static_cast<const G*>(block.grad) + chunk.row * block.grad_stride;
-  M* const __restrict__ momentum = static_cast<M*>(block.momentum) + chunk.row * block.momentum_stride;
-  U* const __restrict__ update = static_cast<U*>(block.update) + chunk.row * block.update_stride;
-#pragma unroll 4
-  for (int64_t j = chunk.first + threadIdx.x; j < chunk.end; j += kThreads) {
-    const float g = block.grad == nullptr ? 0.0F : load(grad[j]) * scale;
-    const float before = load(momentum[j]);
-    const float m = ema ? toward(before, g, rest) : mu * before + g;
-    float u = m;
-    if (options.nesterov) u = ema ? toward(g, m, mu) : mu * m + g;
-    store(momentum[j], m);
-    store(update[j], u);
-  }
-}
-
-__device__ float decayed_by(Decay decay, float weight, float change, float keep) {
-  return decay == Decay::kCautious ? decayed<Decay::kCautious>(weight, change, keep)
-                                   : decayed<Decay::kPlain>(weight, change, keep);
-}
-
-template <typename U, WeightForm kForm>
-__global__ void __launch_bounds__(kThreads) apply_kernel(const Call<ApplyOptions, ApplyBlock>* call) {
-  const Chunk chunk = chunk_of(call->ends, call->count, [&](int b) { return call->blocks[b].columns; });
-  const ApplyBlock& block = call->blocks[chunk.block];
-  const auto step = static_cast<float>(block.step);
-  const auto keep = static_cast<float>(1 - block.decay);
-  const Decay decay = call->options.decay;
-  const uint64_t key = cpu::rounding_key(call->options.rounding, block.weight.stream);
-  const U* const __restrict__ update = static_cast<const U*>(block.update) + chunk.row * block.update_stride;
-  const Weights<kForm> weights(
-      block.weight, chunk.row * block.weight.stride, key,
-      static_cast<uint64_t>(block.weight.first_index + chunk.row * block.weight.row_index_stride));
-#pragma unroll 4
-  for (int64_t j = chunk.first + threadIdx.x; j < chunk.end; j += kThreads) {
-    weights.set(j, decayed_by(decay, weights.get(j), load(update[j]) * step, keep));
-  }
-}
-
-template <typename G, WeightForm kForm>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(const Call<AdamWOptions, ElementRange>* call) {
-  const Chunk chunk = chunk_of(call->ends, call->count, [&](int b) { return call->blocks[b].count; });
-  const ElementRange& range = call->blocks[chunk.block];
-  const AdamWOptions& options = call->options;
-  const auto rest1 = static_cast<float>(1 - options.beta1);
-  const auto rest2 = static_cast<float>(1 - options.beta2);
-  const auto correct1 = static_cast<float>(cpu::bias_correction(options.beta1, options.step));
-  const auto correct2 = static_cast<float>(cpu::bias_correction(options.beta2, options.step));
-  const auto eps = static_cast<float>(options.eps);
-  const auto scale = static_cast<float>(options.grad_scale);
-  const auto lr = static_cast<float>(range.lr);
-  const auto keep = static_cast<float>(1 - range.decay);
-  const uint64_t key = cpu::rounding_key(options.rounding, range.weight.stream);
-  const G* const __restrict__ grad = static_cast<const G*>(range.grad);
-  const Weights<kForm> weights(range.weight, 0, key, static_cast<uint64_t>(range.weight.first_index));
-  for (int64_t j = chunk.first + threadIdx.x; j < chunk.end; j += kThreads) {
-    const float g = grad == nullptr ? 0.0F : load(grad[j]) * scale;
-    const float m = toward(range.first[j], g, rest1);
-    const float v = toward(range.second[j], g * g, rest2);
-    range.first[j] = m;
-    range.second[j] = v;
-    const float change = lr * ((m * correct1) / (sqrtf(v * correct2) + eps));
-    weights.set(j, decayed_by(options.decay, weights.get(j), change, keep));
-  }
-}
-
-template <typename G, WeightForm kForm>
-__global__ void __launch_bounds__(kThreads) lion_kernel(const Call<LionOptions, ElementRange>* call) {
-  const Chunk chunk = chunk_of(call->ends, call->count, [&](int b) { return call->blocks[b].count; });
-  const ElementRange& range = call->blocks[chunk.block];
-  const LionOptions& options = call->options;
-  const auto rest1 = static_cast<float>(1 - options.beta1);
-  const auto rest2 = static_cast<float>(1 - options.beta2);
-  const auto scale = static_cast<float>(options.grad_scale);
-  const auto lr = static_cast<float>(range.lr);
-  const auto keep = static_cast<float>(1 - range.decay);
-  const uint64_t key = cpu::rounding_key(options.rounding, range.weight.stream);
-  const G* const __restrict__ grad = static_cast<const G*>(range.grad);
-  const Weights<kForm> weights(range.weight, 0, key, static_cast<uint64_t>(range.weight.first_index));
-  for (int64_t j = chunk.first + threadIdx.x; j < chunk.end; j += kThreads) {
-    const float g = grad == nullptr ? 0.0F : load(grad[j]) * scale;
-    const float before = range.first[j];
-    const float direction = toward(before, g, rest1);
-    range.first[j] = toward(before, g, rest2);
-    const float change = direction > 0 ? lr : direction < 0 ? -lr : 0.0F;
-    weights.set(j, decayed_by(options.decay, weights.get(j), change, keep));
-  }
-}
-
-// Rows that follow each other everywhere are one row.
-MomentumBlock flattened(MomentumBlock block) {
-  const bool dense = block.update_stride == block.columns && block.momentum_stride == block.columns &&
-                     (block.grad == nullptr || block.grad_stride == block.columns);
-  if (!dense) return block;
-  block.columns *= block.rows;
-  block.rows = 1;
-  return block;
-}
-ApplyBlock flattened(ApplyBlock block) {
-  const bool dense = block.update_stride == block.columns && block.weight.stride == block.columns &&
-                     block.weight.row_index_stride == block.columns;
-  if (!dense) return block;
-  block.columns *= block.rows;
-  block.rows = 1;
-  return block;
-}
-ElementRange flattened(const ElementRange& range) { return range; }
-
-int64_t chunks(int64_t rows, int64_t columns) { return rows * ((columns + kChunk - 1) / kChunk); }
-int64_t chunks(const ElementRange& range) { return chunks(1, range.count); }
-template <typename Block>
-int64_t chunks(const Block& block) {
-  return chunks(block.rows, block.columns);
-}
-
-// Fills the table and calls launch(call on the device, thread blocks).
-template <typename Options, typename Block, typename Launch>
-void enqueue(const char* what, const Options& options, std::span<const Block> blocks, Table& table, cudaStream_t stream,
-             const Launch& launch) {
-  std::vector<Block> kept;
-  std::vector<int64_t> ends;
-  int64_t total = 0;
-  for (const Block& block : blocks) {
-    const Block flat = flattened(block);
-    const int64_t count = chunks(flat);
-    if (count == 0) continue;
-    kept.push_back(flat);
-    ends.push_back(total += count);
-  }
-  if (kept.empty()) return;
-  const Call<Options, Block> call{options, table.put(std::span<const Block>(kept), stream),
-                                  table.put(std::span<const int64_t>(ends), stream), static_cast<int>(kept.size())};
-  launch(table.put(std::span(&call, 1), stream), static_cast<unsigned>(total));
-  check(cudaGetLastError(), what);
-}
-
-template <typename T>
-struct Type {
-  using type = T;
 };
-template <WeightForm kForm>
-struct Form {};
 
-template <typename F>
-void with_dtype(Dtype dtype, const char* what, const F& f) {
-  if (dtype == Dtype::kF16) throw InvalidArgument(std::string(what) + ": f16: expected f32 or bf16");
-  if (dtype == Dtype::kBf16) {
-    f(Type<Bf16>{});
-  } else {
-    f(Type<float>{});
+// A chunk of weights. What its elements are is left to cpu::Weights, which is given those a thread has in registers.
+template <WeightForm kForm>
+struct WeightOperand {
+  using Data = std::conditional_t<kForm == WeightForm::kF32, float, Bf16>;
+  using Extra = std::conditional_t<kForm == WeightForm::kBf16Master, float, uint16_t>;
+  static constexpr bool kReadsData = kForm != WeightForm::kBf16Master;
+  static constexpr bool kHasExtra = kForm == WeightForm::kBf16Master || kForm == WeightForm::kBf16Mantissa;
+
+  template <int N>
+  struct Values {
+    Data data[N];
+    Extra extra[N];
+  };
+
+  Operand<Data> data;
+  Operand<Extra> extra;
+  uint64_t key;
+  int64_t first_index;
+  int64_t row_index_stride;
+
+  __device__ WeightOperand(const WeightBlock& block, const Rounding& rounding, const Chunk& chunk)
+      : data(static_cast<Data*>(block.data), block.stride, chunk),
+        extra(static_cast<Extra*>(block.extra), block.stride, chunk),
+        key(cpu::rounding_key(rounding, block.stream)),
+        first_index(block.first_index + chunk.row * block.row_index_stride + chunk.column),
+        row_index_stride(block.row_index_stride) {}
+
+  template <int N>
+  __device__ bool aligned(const Chunk& chunk) const {
+    return data.template aligned<N>(chunk) && (!kHasExtra || extra.template aligned<N>(chunk));
   }
+  template <int N>
+  __device__ void read(Place p, Values<N>& v) const {
+    if constexpr (kReadsData) read_once(v.data, data.at(p));
+    if constexpr (kHasExtra) read_once(v.extra, extra.at(p));
+  }
+  // Weight i becomes f(i, weight i).
+  template <int N, typename F>
+  __device__ void write(Place p, Values<N>& v, const F& f) const {
+    WeightBlock local;
+    local.data = v.data;
+    local.extra = v.extra;
+    const cpu::Weights<kForm> weights(local, 0, key,
+                                      static_cast<uint64_t>(first_index + p.row * row_index_stride + p.column));
+#pragma unroll
+    for (int i = 0; i < N; ++i) weights.set(i, f(i, weights.get(i)));
+    write_once(data.at(p), v.data);
+    if constexpr (kHasExtra) write_once(extra.at(p), v.extra);
+  }
+};
+
+template <typename U, WeightForm kForm, Decay kDecay>
+struct ApplyBody {
+  using Weight = WeightOperand<kForm>;
+  template <int N>
+  struct Values {
+    U update[N];
+    typename Weight::template Values<N> weight;
+  };
+
+  Operand<const U> update;
+  Weight weight;
+  float step;
+  float keep;
+
+  __device__ ApplyBody(const ApplyOptions& options, const ApplyBlock& block, const Chunk& chunk)
+      : update(static_cast<const U*>(block.update), block.update_stride, chunk),
+        weight(block.weight, options.rounding, chunk),
+        step(static_cast<float>(block.step)),
+        keep(static_cast<float>(1 - block.decay)) {}
+
+  template <int N>
+  __device__ bool aligned(const Chunk& chunk) const {
+    return update.template aligned<N>(chunk) && weight.template aligned<N>(chunk);
+  }
+  template <int N>
+  __device__ void read(Place p, Values<N>& v) const {
+    read_once(v.update, update.at(p));
+    weight.read(p, v.weight);
+  }
+  template <int N>
+  __device__ void write(Place p, Values<N>& v) const {
+    weight.write(p, v.weight, [&](int i, float w) { return decayed<kDecay>(w, load(v.update[i]) * step, keep); });
+  }
+};
+
+// How AdamW and Lion change a weight, and their moments.
+
+struct AdamWRule {
+  using Options = AdamWOptions;
+  static constexpr bool kHasSecond = true;
+
+  float rest1;
+  float rest2;
+  float correct1;
+  float correct2;
+  float eps;
+  float lr;
+
+  // All threads must ask: two of them compute the corrections, which take a while.
+  __device__ AdamWRule(const AdamWOptions& options, const ElementRange& range)
+      : rest1(static_cast<float>(1 - options.beta1)),
+        rest2(static_cast<float>(1 - options.beta2)),
+        eps(static_cast<float>(options.eps)),
+        lr(static_cast<float>(range.lr)) {
+    __shared__ float corrections[2];
+    if (threadIdx.x < 2) {
+      const int64_t step = range.updates == nullptr ? options.step : *range.updates + 1;
+      const double beta = threadIdx.x == 0 ? options.beta1 : options.beta2;
+      corrections[threadIdx.x] = static_cast<float>(cpu::bias_correction(beta, step));
+    }
+    __syncthreads();
+    correct1 = corrections[0];
+    correct2 = corrections[1];
+  }
+
+  __device__ float change(float g, float& first, float& second) const {
+    first = toward(first, g, rest1);
+    second = toward(second, g * g, rest2);
+    return lr * ((first * correct1) / (sqrtf(second * correct2) + eps));
+  }
+};
+
+struct LionRule {
+  using Options = LionOptions;
+  static constexpr bool kHasSecond = false;
+
+  float rest1;
+  float rest2;
+  float lr;
+
+  __device__ LionRule(const LionOptions& options, const ElementRange& range)
+      : rest1(static_cast<float>(1 - options.beta1)),
+        rest2(static_cast<float>(1 - options.beta2)),
+        lr(static_cast<float>(range.lr)) {}
+
+  __device__ float change(float g, float& first, float&) const {
+    const float direction = toward(first, g, rest1);
+    first = toward(first, g, rest2);
+    return direction > 0 ? lr : direction < 0 ? -lr : 0.0F;
+  }
+};
+
+template <typename Rule, typename G, WeightForm kForm, Decay kDecay>
+struct RangeBody {
+  using Weight = WeightOperand<kForm>;
+  template <int N>
+  struct Values {
+    G grad[N];
+    float first[N];
+    float second[N];
+    typename Weight::template Values<N> weight;
+  };
+
+  Operand<const G> grad;
+  Operand<float> first;
+  Operand<float> second;
+  Weight weight;
+  Rule rule;
+  float scale;
+  float keep;
+
+  __device__ RangeBody(const typename Rule::Options& options, const ElementRange& range, const Chunk& chunk)
+      : grad(static_cast<const G*>(range.grad), 0, chunk),
+        first(range.first, 0, chunk),
+        second(range.second, 0, chunk),
+        weight(range.weight, options.rounding, chunk),
+        rule(options, range),
+        scale(gradient_scale(options)),
+        keep(static_cast<float>(1 - range.decay)) {}
+
+  template <int N>
+  __device__ bool aligned(const Chunk& chunk) const {
+    return (grad.absent() || grad.template aligned<N>(chunk)) && first.template aligned<N>(chunk) &&
+           (!Rule::kHasSecond || second.template aligned<N>(chunk)) && weight.template aligned<N>(chunk);
+  }
+  template <int N>
+  __device__ void read(Place p, Values<N>& v) const {
+    if (!grad.absent()) read_once(v.grad, grad.at(p));
+    read_once(v.first, first.at(p));
+    if constexpr (Rule::kHasSecond) read_once(v.second, second.at(p));
+    weight.read(p, v.weight);
+  }
+  template <int N>
+  __device__ void write(Place p, Values<N>& v) const {
+    weight.write(p, v.weight, [&](int i, float w) {
+      const float g = grad.absent() ? 0.0F : load(v.grad[i]) * scale;
+      return decayed<kDecay>(w, rule.change(g, v.first[i], v.second[i]), keep);
+    });
+    write_once(first.at(p), v.first);
+    if constexpr (Rule::kHasSecond) write_once(second.at(p), v.second);
+  }
+};
+
+template <typename Body, typename Options, typename Block>
+__global__ void __launch_bounds__(kThreads) elementwise_kernel(Call<Options, Block> call) {
+  const auto [block, chunk] = call.part();
+  if (!is_active(block.active)) return;
+  Body body(*call.options, block, chunk);
+  each<kVector, kAhead>(body, chunk);
 }
+
+template <auto v>
+struct Value {};
+
 template <typename F>
 void with_form(WeightForm form, const F& f) {
   switch (form) {
     case WeightForm::kF32:
-      return f(Form<WeightForm::kF32>{});
+      return f(Value<WeightForm::kF32>{});
     case WeightForm::kBf16:
-      return f(Form<WeightForm::kBf16>{});
+      return f(Value<WeightForm::kBf16>{});
     case WeightForm::kBf16Master:
-      return f(Form<WeightForm::kBf16Master>{});
+      return f(Value<WeightForm::kBf16Master>{});
     case WeightForm::kBf16Mantissa:
-      return f(Form<WeightForm::kBf16Mantissa>{});
+      return f(Value<WeightForm::kBf16Mantissa>{});
     case WeightForm::kBf16Stochastic:
-      return f(Form<WeightForm::kBf16Stochastic>{});
+      return f(Value<WeightForm::kBf16Stochastic>{});
   }
 }
 
-}  // namespace
+template <typename F>
+void with_decay(Decay decay, const F& f) {
+  if (decay == Decay::kCautious) {
+    f(Value<Decay::kCautious>{});
+  } else {
+    f(Value<Decay::kPlain>{});
+  }
+}
 
-void momentum_pack(const MomentumOptions& options, std::span<const MomentumBlock> blocks, Table& table,
-                   cudaStream_t stream) {
-  enqueue("momentum", options, blocks, table, stream, [&](const auto* call, unsigned grid) {
-    with_dtype(options.grad, "gradient", [&]<typename G>(Type<G>) {
-      with_dtype(options.momentum, "momentum", [&]<typename M>(Type<M>) {
-        with_dtype(options.wire, "wire",
-                   [&]<typename U>(Type<U>) { momentum_kernel<G, M, U><<<grid, kThreads, 0, stream>>>(call); });
+template <typename F>
+void with_momentum(const MomentumOptions& options, const F& f) {
+  constexpr MomentumForm kEma = MomentumForm::kEma;
+  constexpr MomentumForm kSum = MomentumForm::kSum;
+  if (options.form == kEma) {
+    options.nesterov ? f(Value<kEma>{}, Value<true>{}) : f(Value<kEma>{}, Value<false>{});
+  } else {
+    options.nesterov ? f(Value<kSum>{}, Value<true>{}) : f(Value<kSum>{}, Value<false>{});
+  }
+}
+
+template <typename Rule>
+void change_ranges(const char* what, const typename Rule::Options& options, std::span<const ElementRange> ranges,
+                   Queue& queue) {
+  with_dtype(options.grad, "gradient", [&]<typename G>(Type<G>) {
+    with_form(options.form, [&]<WeightForm kForm>(Value<kForm>) {
+      with_decay(options.decay, [&]<Decay kDecay>(Value<kDecay>) {
+        enqueue(what, elementwise_kernel<RangeBody<Rule, G, kForm, kDecay>, typename Rule::Options, ElementRange>,
+                options, ranges, queue);
       });
     });
   });
 }
 
-void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks, Table& table, cudaStream_t stream) {
-  enqueue("apply", options, blocks, table, stream, [&](const auto* call, unsigned grid) {
-    with_dtype(options.wire, "wire", [&]<typename U>(Type<U>) {
-      with_form(options.form,
-                [&]<WeightForm kForm>(Form<kForm>) { apply_kernel<U, kForm><<<grid, kThreads, 0, stream>>>(call); });
+}  // namespace
+
+void momentum_pack(const MomentumOptions& options, std::span<const MomentumBlock> blocks, Queue& queue) {
+  with_dtype(options.grad, "gradient", [&]<typename G>(Type<G>) {
+    with_dtype(options.momentum, "momentum", [&]<typename M>(Type<M>) {
+      with_dtype(options.wire, "wire", [&]<typename U>(Type<U>) {
+        with_momentum(options, [&]<MomentumForm kForm, bool kNesterov>(Value<kForm>, Value<kNesterov>) {
+          using Body = MomentumBody<G, M, U, kForm, kNesterov>;
+          enqueue("momentum", elementwise_kernel<Body, MomentumOptions, MomentumBlock>, options, blocks, queue);
+        });
+      });
     });
   });
 }
 
-void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges, Table& table, cudaStream_t stream) {
-  enqueue("adamw", options, ranges, table, stream, [&](const auto* call, unsigned grid) {
-    with_dtype(options.grad, "gradient", [&]<typename G>(Type<G>) {
-      with_form(options.form,
-                [&]<WeightForm kForm>(Form<kForm>) { adamw_kernel<G, kForm><<<grid, kThreads, 0, stream>>>(call); });
+void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks, Queue& queue) {
+  with_dtype(options.wire, "wire", [&]<typename U>(Type<U>) {
+    with_form(options.form, [&]<WeightForm kForm>(Value<kForm>) {
+      with_decay(options.decay, [&]<Decay kDecay>(Value<kDecay>) {
+        using Body = ApplyBody<U, kForm, kDecay>;
+        enqueue("apply", elementwise_kernel<Body, ApplyOptions, ApplyBlock>, options, blocks, queue);
+      });
     });
   });
 }
 
-void lion(const LionOptions& options, std::span<const ElementRange> ranges, Table& table, cudaStream_t stream) {
-  enqueue("lion", options, ranges, table, stream, [&](const auto* call, unsigned grid) {
-    with_dtype(options.grad, "gradient", [&]<typename G>(Type<G>) {
-      with_form(options.form,
-                [&]<WeightForm kForm>(Form<kForm>) { lion_kernel<G, kForm><<<grid, kThreads, 0, stream>>>(call); });
-    });
-  });
+void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges, Queue& queue) {
+  change_ranges<AdamWRule>("adamw", options, ranges, queue);
+}
+
+void lion(const LionOptions& options, std::span<const ElementRange> ranges, Queue& queue) {
+  change_ranges<LionRule>("lion", options, ranges, queue);
 }
 
 }  // namespace muster::kernels::cuda
