@@ -1,11 +1,11 @@
 // Newton-Schulz on the device: the standard form in bf16, the Gram form in fp16, sums in f32.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <cuda_runtime_api.h>
-#include <memory>
-#include <span>
 
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/queue.h"
 #include "kernels/kernels.h"
 
 namespace muster::kernels::cuda {
@@ -16,26 +16,36 @@ enum class Form : uint8_t { kStandard, kGram };
 // coefficients take it only if their result stays bounded when every step's input is off by 3 %: those of
 // polar_express (safety 1.02), cans and aol4 run away. A function of shape and coefficients alone.
 Form form_of(MatrixShape shape, const Coefficients& coefficients);
+bool long_enough_for_gram(MatrixShape shape);
+bool tolerates_gram(const Coefficients& coefficients);
 
 // What X is divided by, beside its norm: a little more than the set says, where rounding of a step in bf16 would let a
 // singular value of 1 run away (cans, aol4).
 double half_safety(const Coefficients& coefficients);
 
-class Orthogonalizer {
- public:
-  explicit Orthogonalizer(int device);
-  ~Orthogonalizer();
+constexpr Half half_of(Form form) { return form == Form::kGram ? Half::kF16 : Half::kBf16; }
+constexpr int grams_of(Form form) { return form == Form::kGram ? 4 : 2; }
+constexpr int64_t pitch_of(int64_t columns) { return (columns + 7) / 8 * 8; }
 
-  int64_t workspace(MatrixShape shape, int64_t batch) const;
-
-  // Pointers of the batch and the workspace are on the device. Enqueues; input and output are contiguous, f32 or bf16.
-  void run(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const MatrixPair> batch,
-           Workspace workspace, cudaStream_t stream);
-
- private:
-  struct Lanes;
-  std::unique_ptr<Lanes> lanes_;
+// The standard form does not normalize X: its first step does so on the way. With f = 1 / (safety ||X||):
+struct FirstScalars {
+  Scalars gram;     // f^2, 0
+  Scalars product;  // f, a f
 };
+
+// Matrices of one shape on their way through the steps, in the type of the form.
+struct Iterates {
+  Form form = Form::kStandard;
+  MatrixShape shape{};
+  int64_t batch = 0;
+  std::array<Matrices, 2> x;            // the first holds X
+  std::array<void*, 4> grams{};         // grams_of(form), each batch x n x pitch_of(n), with n the shorter side
+  float* line_factors = nullptr;        // batch x n
+  const FirstScalars* norms = nullptr;  // one a matrix, on the device; only for the standard form
+};
+
+// Which of `x` holds the result.
+int orthogonalize(const Coefficients& coefficients, const Iterates& iterates, Queue& queue);
 
 // Floating-point operations executed for one matrix, tiles included.
 double orthogonalize_flops(Form form, MatrixShape shape, int64_t steps);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "kernels/cuda/check.h"
@@ -41,6 +42,7 @@ struct Shape {
   int tiles;         // a matrix
   int64_t c_pitch;
   int64_t c_stride;
+  int64_t scalars_stride;
 };
 
 struct Tile {
@@ -145,8 +147,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const bool elected = threadIdx.x % 128 == 0;
   const uint32_t part = staging + group * kStagingBytes;
-  const float alpha = scalars->alpha;
-  const float beta = kBeta ? scalars->beta : 0;
   // Where element (row, 8 octet) of half a tile is staged: as the copy engine swizzles it.
   const auto staged = [&](int row, int octet) {
     return part + octet / 8 * kBoxBytes + row * 128 + (octet % 8 ^ (row & 7)) * 16;
@@ -157,6 +157,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int t = first_tile + number * grid; t < total; t += skip * grid, number += skip) {
     Tile tile = tile_at<kSymmetric, Stages::kRows>(t, shape);
     if (kTogether) tile.row += group * kTile;  // this group's part
+    const auto [alpha, beta] = load_pair(scalars + tile.matrix * shape.scalars_stride);
     // A warp has 16 rows of each half of the tile; 16 lanes with 16 bytes each are a row of C.
     const auto load_c = [&](uint4(&v)[8], int half) {
 #pragma unroll
@@ -356,6 +357,7 @@ void launch_as(const Product& p, cudaStream_t stream) {
   shape.tiles = static_cast<int>(tile_count(p));
   shape.c_pitch = p.c.pitch;
   shape.c_stride = p.c.stride;
+  shape.scalars_stride = p.scalars_stride;
   const CUtensorMap a = boxes_of(p.a, p.type, p.batch, kAcrossA ? 64 : Ring<kWork>::kRows);
   const CUtensorMap b = boxes_of(p.b, p.type, p.batch, kAcrossB ? 64 : kTile);
   const CUtensorMap d = boxes_of(p.d, p.type, p.batch, 64);
@@ -405,7 +407,7 @@ bool products_available(int device) {
   return major == 9 && minor == 0;
 }
 
-void multiply(const Product& p, cudaStream_t stream) {
+void multiply(const Product& p, Queue& queue) {
   if (p.batch == 0 || p.d.rows == 0 || p.d.columns == 0) return;
   const auto require = [&](const char* name, const Matrices& m, int64_t rows, int64_t columns) {
     const bool aligned = reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.pitch % 8 == 0 && m.stride % 8 == 0;
@@ -419,11 +421,15 @@ void multiply(const Product& p, cudaStream_t stream) {
   require("B", p.b, p.b_transposed ? p.d.columns : inner, p.b_transposed ? inner : p.d.columns);
   require("D", p.d, p.d.rows, p.symmetric ? p.d.rows : p.d.columns);
   if (p.c.data != nullptr) require("C", p.c, p.d.rows, p.d.columns);
-  if (p.type == Half::kF16) {
-    launch<__half>(p, stream);
-  } else {
-    launch<__nv_bfloat16>(p, stream);
+  const int64_t kind =
+      static_cast<int64_t>(p.type) | (p.a_transposed ? 2 : 0) | (p.b_transposed ? 4 : 0) | (p.symmetric ? 8 : 0);
+  for (const Matrices& m : {p.a, p.b, p.c, p.d}) {
+    queue.sign(std::array{reinterpret_cast<int64_t>(m.data), m.rows, m.columns, m.pitch, m.stride});
   }
+  queue.launch("product", {kind, p.batch, reinterpret_cast<int64_t>(p.scalars), p.scalars_stride},
+               [&](cudaStream_t stream) {
+                 p.type == Half::kF16 ? launch<__half>(p, stream) : launch<__nv_bfloat16>(p, stream);
+               });
 }
 
 double flops(const Product& p) {

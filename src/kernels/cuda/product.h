@@ -5,7 +5,8 @@
 #pragma once
 
 #include <cstdint>
-#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/queue.h"
 
 namespace muster::kernels::cuda {
 
@@ -38,13 +39,14 @@ struct Product {
   bool symmetric = false;  // D and C are: only tiles on and below the diagonal are computed
   int64_t batch = 0;
   const Scalars* scalars = nullptr;  // on the device
+  int64_t scalars_stride = 0;        // from a matrix to the next; 0: all have the same
 };
 
 // This device has what it takes.
 bool products_available(int device);
 
 // Throws InvalidArgument for operands that do not fit and DeviceError.
-void multiply(const Product& product, cudaStream_t stream);
+void multiply(const Product& product, Queue& queue);
 
 // Floating-point operations executed, tiles included.
 double flops(const Product& product);

@@ -1,0 +1,447 @@
+#include <algorithm>
+#include <string>
+
+#include "kernels/cuda/normuon.h"
+#include "kernels/cuda/octets.cuh"
+#include "kernels/cuda/polish.h"
+#include "muster/error.h"
+
+namespace muster::kernels::cuda {
+
+namespace {
+
+constexpr int64_t kAlign = 256;
+constexpr int kThreads = 256;
+constexpr int kUnrolled = 4;                          // octets a thread has under way
+constexpr int kBlockOctets = kThreads * kUnrolled;    // of a block of the loops below
+constexpr int64_t kSlab = 2 * kBlockOctets * kOctet;  // elements of one partial sum of the norm
+constexpr size_t kMostKnown = 16;
+
+int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// How a matrix lies on the wire and in octets of its rows, which are padded.
+struct Octets {
+  int columns;
+  int across;  // octets of a row
+  int count;   // of a matrix
+
+  explicit Octets(MatrixShape shape)
+      : columns(static_cast<int>(shape.columns)),
+        across(static_cast<int>(pitch_of(shape.columns) / kOctet)),
+        count(static_cast<int>(shape.rows * across)) {}
+
+  __device__ int row(int octet) const {
+    return static_cast<int>(static_cast<unsigned>(octet) / static_cast<unsigned>(across));
+  }
+  __device__ int column(int octet, int row) const { return (octet - row * across) * kOctet; }
+};
+
+// Squares of one slab of one matrix.
+template <typename In>
+__global__ void sum_slabs(const PolishMatrix* matrices, int64_t elements, double* sums) {
+  const auto* const x = static_cast<const In*>(matrices[blockIdx.y].matrix);
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kSlab + threadIdx.x * kOctet;
+  double sum = 0;
+  const auto add = [&](const Octet& octet) {
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) sum += static_cast<double>(octet.v[i]) * static_cast<double>(octet.v[i]);
+  };
+  constexpr int64_t kStride = kThreads * kOctet;
+  if (on_16_bytes(x) && static_cast<int64_t>(blockIdx.x + 1) * kSlab <= elements) {
+#pragma unroll
+    for (int k = 0; k < kSlab / kStride; ++k) add(load_aligned(x + begin + k * kStride));
+  } else {
+    for (int k = 0; k < kSlab / kStride; ++k) {
+      const int64_t at = begin + k * kStride;
+      add(load_octet(x + at, elements - at));
+    }
+  }
+  sum = block_sum<kThreads>(sum);
+  if (threadIdx.x == 0) sums[static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x] = sum;
+}
+
+// What the norm is for.
+struct Settings {
+  double safety = 1;
+  float first_a = 0;  // of the first step
+};
+
+// A power of two that brings a norm near 1 where its square, and those of much smaller elements, might not be floats.
+__device__ float tame(double norm) {
+  constexpr int kFar = 32;
+  constexpr int kMost = 126;
+  if (!isfinite(norm) || norm == 0) return 1;
+  const int exponent = ilogb(norm);
+  return exponent >= -kFar && exponent <= kFar ? 1 : ldexpf(1, -max(-kMost, min(kMost, exponent)));
+}
+
+// One block a matrix: the factor for those who convert X, and the standard form's scalars, which expect X times that
+// factor. Where X is not converted, it gets that here: so rarely that one block will do.
+template <Form kForm>
+__global__ void find_norms(const double* sums, int slabs, const Settings* settings, float* factors,
+                           FirstScalars* scalars, const PolishMatrix* in_place, const Octets octets) {
+  double sum = 0;
+  for (int s = static_cast<int>(threadIdx.x); s < slabs; s += kThreads) {
+    sum += sums[static_cast<int64_t>(blockIdx.x) * slabs + s];
+  }
+  sum = block_sum<kThreads>(sum);
+  const double norm = sqrt(sum);
+  if constexpr (kForm == Form::kGram) {
+    constexpr double kMost = 0x1p126;  // a float: no infinity to multiply zeros with
+    if (threadIdx.x == 0) {
+      factors[blockIdx.x] = sum == 0 ? 0.0F : static_cast<float>(fmin(1 / (settings->safety * norm), kMost));
+    }
+  } else {
+    const float tamed = tame(norm);
+    const double f = sum == 0 ? 0.0 : 1 / (settings->safety * norm * static_cast<double>(tamed));
+    const auto once = static_cast<float>(f);
+    if (threadIdx.x == 0) {
+      factors[blockIdx.x] = tamed;
+      scalars[blockIdx.x] = {{static_cast<float>(f * f), 0}, {once, once * settings->first_a}};
+    }
+    if (in_place == nullptr || tamed == 1) return;
+    auto* const x = static_cast<__nv_bfloat16*>(in_place[blockIdx.x].matrix);
+    for (int64_t octet = threadIdx.x; octet < octets.count; octet += kThreads) {
+      Octet values = load_aligned(x + octet * kOctet);
+#pragma unroll
+      for (int i = 0; i < kOctet; ++i) values.v[i] *= tamed;
+      store_aligned(x + octet * kOctet, values);
+    }
+  }
+}
+
+// X times its factor, in T.
+template <typename In, typename T>
+__global__ void convert(const PolishMatrix* matrices, const Octets octets, const float* factors, T* to,
+                        int64_t stride) {
+  const float factor = factors[blockIdx.y];
+  const auto* const x = static_cast<const In*>(matrices[blockIdx.y].matrix);
+  T* const out = to + blockIdx.y * stride;
+  const int first = static_cast<int>(blockIdx.x) * kBlockOctets + static_cast<int>(threadIdx.x);
+  const auto times = [&](Octet& octet) {
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) octet.v[i] *= factor;
+  };
+  if (octets.columns % kOctet == 0 && on_16_bytes(x)) {
+    Octet values[kUnrolled];
+#pragma unroll
+    for (int k = 0; k < kUnrolled; ++k) {
+      const int64_t octet = first + k * kThreads;
+      if (octet < octets.count) values[k] = load_aligned(x + octet * kOctet);
+    }
+#pragma unroll
+    for (int k = 0; k < kUnrolled; ++k) {
+      const int64_t octet = first + k * kThreads;
+      times(values[k]);
+      if (octet < octets.count) store_aligned(out + octet * kOctet, values[k]);
+    }
+    return;
+  }
+  for (int k = 0; k < kUnrolled; ++k) {
+    const int octet = first + k * kThreads;
+    if (octet >= octets.count) return;
+    const int row = octets.row(octet);
+    const int column = octets.column(octet, row);
+    Octet values = load_octet(x + static_cast<int64_t>(row) * octets.columns + column, octets.columns - column);
+    times(values);
+    store_aligned(out + static_cast<int64_t>(octet) * kOctet, values);
+  }
+}
+
+// One factor a line.
+enum class Factors : uint8_t { kNone, kRows, kColumns };
+
+// O times the factors of its lines, rounded once.
+template <typename T, typename Out, Factors kFactors>
+__global__ void write_wire(const T* o, int64_t stride, const Octets octets, const float* factors, int lines,
+                           const PolishMatrix* matrices) {
+  const T* const from = o + blockIdx.y * stride;
+  auto* const wire = static_cast<Out*>(matrices[blockIdx.y].matrix);
+  const float* const own = factors + static_cast<int64_t>(blockIdx.y) * lines;
+  const int first = static_cast<int>(blockIdx.x) * kBlockOctets + static_cast<int>(threadIdx.x);
+  Octet values[kUnrolled];
+#pragma unroll
+  for (int k = 0; k < kUnrolled; ++k) {
+    const int64_t octet = first + k * kThreads;
+    if (octet < octets.count) values[k] = load_aligned(from + octet * kOctet);
+  }
+  const bool whole = octets.columns % kOctet == 0;
+#pragma unroll
+  for (int k = 0; k < kUnrolled; ++k) {
+    const int octet = first + k * kThreads;
+    if (octet >= octets.count) return;
+    const int row = octets.row(octet);
+    const int column = octets.column(octet, row);
+    if constexpr (kFactors == Factors::kRows) {
+      const float factor = own[row];
+#pragma unroll
+      for (int i = 0; i < kOctet; ++i) values[k].v[i] *= factor;
+    } else if constexpr (kFactors == Factors::kColumns) {
+      const Octet factor = whole ? load_aligned(own + column) : load_octet(own + column, octets.columns - column);
+#pragma unroll
+      for (int i = 0; i < kOctet; ++i) values[k].v[i] *= factor.v[i];
+    }
+    store_octet(wire + static_cast<int64_t>(row) * octets.columns + column, values[k], octets.columns - column);
+  }
+}
+
+// The scratch of a batch.
+struct Layout {
+  Layout(Form form, const PolishOptions& options, MatrixShape shape, int64_t batch, bool in_place) {
+    const int64_t n = std::min(shape.rows, shape.columns);
+    xs = in_place ? 1 : 2;
+    x_bytes = align(batch * shape.rows * pitch_of(shape.columns) * 2);
+    gram_bytes = align(batch * n * pitch_of(n) * 2);
+    sums_bytes = align(batch * divide_up(shape.rows * shape.columns, kSlab) * 8);
+    norm_bytes = align(batch * static_cast<int64_t>(sizeof(FirstScalars)));
+    factor_bytes = align(batch * 4);
+    line_bytes = align(batch * n * 4);
+    if (options.normuon.has_value()) {
+      const LineSums sums(options.normuon->axis, shape);
+      square_bytes = align(batch * sums.parts * sums.lines() * 4);
+      line_bytes = std::max(line_bytes, align(batch * sums.lines() * 4));
+    }
+    total =
+        xs * x_bytes + grams_of(form) * gram_bytes + sums_bytes + norm_bytes + factor_bytes + line_bytes + square_bytes;
+  }
+
+  int xs;
+  int64_t x_bytes;
+  int64_t gram_bytes;
+  int64_t sums_bytes;
+  int64_t norm_bytes;
+  int64_t factor_bytes;
+  int64_t line_bytes;  // factors of rescaling, then of NorMuon
+  int64_t square_bytes = 0;
+  int64_t total;
+};
+
+// Iterations can work in the matrices themselves: then these are X.
+bool may_be_x(const PolishOptions& options, MatrixShape shape) {
+  return options.wire == Dtype::kBf16 && shape.columns % kOctet == 0;
+}
+
+// In elements; 0: they are not equally far apart, or not where the copy engine finds them.
+int64_t spacing(std::span<const PolishMatrix> batch, MatrixShape shape) {
+  const auto at = [&](size_t i) { return reinterpret_cast<int64_t>(batch[i].matrix); };
+  const int64_t size = shape.rows * shape.columns * 2;
+  const int64_t step = batch.size() == 1 ? size : at(1) - at(0);
+  if (at(0) % 16 != 0 || step % 16 != 0 || step < size) return 0;
+  for (size_t i = 2; i < batch.size(); ++i) {
+    if (at(i) - at(i - 1) != step) return 0;
+  }
+  return step / 2;
+}
+
+// Some matrices of one shape. T is what X, and the result O, are made of.
+template <typename T>
+class Batch {
+ public:
+  Batch(const PolishOptions& options, Form form, MatrixShape shape, std::span<const PolishMatrix> batch, Queue& queue)
+      : options_(options), form_(form), shape_(shape), octets_(shape), batch_(batch), queue_(queue) {}
+
+  // `apart`: how far the matrices are apart that are X themselves; 0: they are not.
+  void run(double safety, int64_t apart, char* scratch) {
+    const int64_t count = static_cast<int64_t>(batch_.size());
+    const Layout layout(form_, options_, shape_, count, apart > 0);
+    const int64_t pitch = pitch_of(shape_.columns);
+    const auto take = [&](int64_t bytes) {
+      char* const taken = scratch;
+      scratch += bytes;
+      return taken;
+    };
+    Iterates iterates;
+    iterates.form = form_;
+    iterates.shape = shape_;
+    iterates.batch = count;
+    for (Matrices& x : iterates.x) {
+      const bool wire = apart > 0 && &x == &iterates.x[0];
+      x = {wire ? batch_[0].matrix : take(layout.x_bytes), shape_.rows, shape_.columns, pitch,
+           wire ? apart : shape_.rows * pitch};
+    }
+    for (int i = 0; i < grams_of(form_); ++i) iterates.grams[static_cast<size_t>(i)] = take(layout.gram_bytes);
+    auto* const sums = reinterpret_cast<double*>(take(layout.sums_bytes));
+    auto* const norms = reinterpret_cast<FirstScalars*>(take(layout.norm_bytes));
+    auto* const factors = reinterpret_cast<float*>(take(layout.factor_bytes));
+    auto* const lines = reinterpret_cast<float*>(take(layout.line_bytes));
+    auto* const squares = reinterpret_cast<float*>(take(layout.square_bytes));
+    iterates.norms = norms;
+    iterates.line_factors = lines;
+
+    matrices_ = queue_.put(batch_);
+    // The standard form begins with X where and as it is, if it can.
+    const bool as_it_is = apart > 0 && form_ == Form::kStandard;
+    find_norm(safety, sums, norms, factors, as_it_is);
+    if (!as_it_is) load(iterates.x[0], factors);
+    const Matrices o = iterates.x[static_cast<size_t>(orthogonalize(options_.coefficients, iterates, queue_))];
+    if (options_.normuon.has_value()) {
+      const LineSums line_sums(options_.normuon->axis, shape_);
+      const NorMuon normuon{matrices_, queue_.put(*options_.normuon), squares, lines};
+      find_normuon_factors(half_of(form_), o, count, line_sums, normuon, queue_);
+    }
+    finish(o, lines);
+  }
+
+ private:
+  static int64_t address(const void* p) { return reinterpret_cast<int64_t>(p); }
+  dim3 octet_grid() const {
+    return {static_cast<unsigned>(divide_up(octets_.count, kBlockOctets)), static_cast<unsigned>(batch_.size())};
+  }
+  // What distinguishes any launch of this batch.
+  int64_t count() const { return static_cast<int64_t>(batch_.size()); }
+  int64_t kind() const { return static_cast<int64_t>(form_) * 16 + static_cast<int64_t>(options_.wire); }
+
+  void find_norm(double safety, double* sums, FirstScalars* norms, float* factors, bool as_it_is) const {
+    const Settings* const settings =
+        queue_.put(Settings{safety, static_cast<float>(options_.coefficients.steps.front().a)});
+    const int64_t elements = shape_.rows * shape_.columns;
+    const int64_t slabs = divide_up(elements, kSlab);
+    queue_.launch("squares", {kind(), count(), elements, address(matrices_), address(sums)}, [&](cudaStream_t stream) {
+      const dim3 grid(static_cast<unsigned>(slabs), static_cast<unsigned>(count()));
+      if (options_.wire == Dtype::kF32) {
+        sum_slabs<float><<<grid, kThreads, 0, stream>>>(matrices_, elements, sums);
+      } else {
+        sum_slabs<__nv_bfloat16><<<grid, kThreads, 0, stream>>>(matrices_, elements, sums);
+      }
+    });
+    queue_.launch("norms",
+                  {kind(), count(), slabs, address(sums), address(settings), address(factors), address(norms),
+                   as_it_is ? octets_.count : 0},
+                  [&](cudaStream_t stream) {
+                    constexpr Form kForm = std::is_same_v<T, __half> ? Form::kGram : Form::kStandard;
+                    find_norms<kForm><<<static_cast<unsigned>(count()), kThreads, 0, stream>>>(
+                        sums, static_cast<int>(slabs), settings, factors, norms, as_it_is ? matrices_ : nullptr,
+                        octets_);
+                  });
+  }
+
+  void load(const Matrices& x, const float* factors) const {
+    queue_.launch(
+        "convert",
+        {kind(), count(), shape_.rows, shape_.columns, address(matrices_), address(factors), address(x.data), x.stride},
+        [&](cudaStream_t stream) {
+          T* const to = static_cast<T*>(x.data);
+          if (options_.wire == Dtype::kF32) {
+            convert<float><<<octet_grid(), kThreads, 0, stream>>>(matrices_, octets_, factors, to, x.stride);
+          } else {
+            convert<__nv_bfloat16><<<octet_grid(), kThreads, 0, stream>>>(matrices_, octets_, factors, to, x.stride);
+          }
+        });
+  }
+
+  void finish(const Matrices& o, const float* factors) const {
+    const bool there = o.data == batch_[0].matrix && form_ == Form::kStandard;
+    if (there && !options_.normuon.has_value()) return;
+    const Factors kind_of_factors = !options_.normuon.has_value()               ? Factors::kNone
+                                    : options_.normuon->axis == LineAxis::kRows ? Factors::kRows
+                                                                                : Factors::kColumns;
+    queue_.launch("wire",
+                  {kind(), count(), shape_.rows, shape_.columns, address(matrices_), address(factors), address(o.data),
+                   o.stride, static_cast<int64_t>(kind_of_factors)},
+                  [&](cudaStream_t stream) {
+                    switch (kind_of_factors) {
+                      case Factors::kNone:
+                        return write<Factors::kNone>(o, factors, stream);
+                      case Factors::kRows:
+                        return write<Factors::kRows>(o, factors, stream);
+                      case Factors::kColumns:
+                        return write<Factors::kColumns>(o, factors, stream);
+                    }
+                  });
+  }
+
+  template <Factors kFactors>
+  void write(const Matrices& o, const float* factors, cudaStream_t stream) const {
+    const auto* const from = static_cast<const T*>(o.data);
+    const auto lines = static_cast<int>(kFactors == Factors::kRows ? shape_.rows : shape_.columns);
+    if (options_.wire == Dtype::kF32) {
+      write_wire<T, float, kFactors>
+          <<<octet_grid(), kThreads, 0, stream>>>(from, o.stride, octets_, factors, lines, matrices_);
+    } else {
+      write_wire<T, __nv_bfloat16, kFactors>
+          <<<octet_grid(), kThreads, 0, stream>>>(from, o.stride, octets_, factors, lines, matrices_);
+    }
+  }
+
+  const PolishOptions& options_;
+  const Form form_;
+  const MatrixShape shape_;
+  const Octets octets_;
+  const std::span<const PolishMatrix> batch_;
+  Queue& queue_;
+  const PolishMatrix* matrices_ = nullptr;  // on the device
+};
+
+}  // namespace
+
+int64_t polish_batch(MatrixShape shape, int multiprocessors) {
+  constexpr int64_t kSmall = 1024;
+  constexpr int64_t kTile = 128;
+  constexpr int64_t kMostBytes = int64_t{1} << 29;
+  const int64_t n = std::min(shape.rows, shape.columns);
+  if (n == 0) return 1;
+  const int64_t down = divide_up(n, kTile);
+  const int64_t tiles = down * (down + 1) / 2;
+  const int64_t waves = n <= kSmall ? 2 : 16;
+  const int64_t grams = long_enough_for_gram(shape) ? grams_of(Form::kGram) : grams_of(Form::kStandard);
+  const int64_t bytes = 2 * (shape.rows * shape.columns + grams * n * n);
+  return std::max<int64_t>(1, std::min(waves * multiprocessors / tiles, kMostBytes / bytes));
+}
+
+Polisher::Polisher(int device) {
+  if (!products_available(device)) throw DeviceError("polish: device " + std::to_string(device) + " is not sm_90");
+}
+
+const Polisher::Known& Polisher::known(const Coefficients& coefficients) const {
+  for (const Known& known : known_) {
+    const Coefficients& c = known.coefficients;
+    if (c.safety == coefficients.safety && c.rescale == coefficients.rescale && c.steps == coefficients.steps) {
+      return known;
+    }
+  }
+  if (known_.size() >= kMostKnown) known_.clear();
+  return known_.emplace_back(Known{coefficients, half_safety(coefficients), tolerates_gram(coefficients)});
+}
+
+int64_t Polisher::workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const {
+  if (batch == 0 || shape.rows == 0 || shape.columns == 0) return 0;
+  const Form form =
+      long_enough_for_gram(shape) && known(options.coefficients).tolerates_gram ? Form::kGram : Form::kStandard;
+  return std::max(Layout(form, options, shape, 1, false).total,
+                  Layout(form, options, shape, batch, may_be_x(options, shape)).total);
+}
+
+void Polisher::run(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
+                   Workspace workspace_given, Queue& queue) {
+  if (batch.empty() || shape.rows == 0 || shape.columns == 0) return;
+  if (options.coefficients.steps.empty()) throw InvalidArgument("coefficients: no steps");
+  constexpr int64_t kMostElements = int64_t{1} << 33;  // octets have 32-bit numbers
+  if (shape.rows * pitch_of(shape.columns) > kMostElements) {
+    throw InvalidArgument("polish: " + std::to_string(shape.rows) + "x" + std::to_string(shape.columns) +
+                          " has too many elements");
+  }
+  const int64_t least = workspace(shape, 1, options);
+  if (workspace_given.bytes < least) {
+    throw InvalidArgument("polish: workspace of " + std::to_string(workspace_given.bytes) + " bytes, expected " +
+                          std::to_string(least));
+  }
+  const Known known = this->known(options.coefficients);
+  const Form form = long_enough_for_gram(shape) && known.tolerates_gram ? Form::kGram : Form::kStandard;
+  const int64_t apart = may_be_x(options, shape) ? spacing(batch, shape) : 0;
+  const auto bytes = [&](int64_t count) { return Layout(form, options, shape, count, apart > 0).total; };
+  constexpr size_t kMostTogether = 1 << 15;  // a grid has no more than twice that
+  auto room = static_cast<int64_t>(std::min(batch.size(), kMostTogether));
+  if (bytes(room) > workspace_given.bytes) room = std::max<int64_t>(1, workspace_given.bytes / bytes(1));
+  auto* const scratch = static_cast<char*>(workspace_given.data);
+  for (size_t begin = 0; begin < batch.size(); begin += static_cast<size_t>(room)) {
+    const auto part = batch.subspan(begin, std::min(static_cast<size_t>(room), batch.size() - begin));
+    if (form == Form::kGram) {
+      Batch<__half>(options, form, shape, part, queue).run(known.safety, apart, scratch);
+    } else {
+      Batch<__nv_bfloat16>(options, form, shape, part, queue).run(known.safety, apart, scratch);
+    }
+  }
+}
+
+}  // namespace muster::kernels::cuda

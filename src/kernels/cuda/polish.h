@@ -1,0 +1,43 @@
+// Orthogonal factors in place, scaled by NorMuon if asked for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/orthogonalize.h"
+#include "kernels/cuda/queue.h"
+#include "kernels/kernels.h"
+
+namespace muster::kernels::cuda {
+
+// How many matrices go through the steps together well. Small ones: so many that a symmetric product fills the device
+// twice, and that what they read and write stays in its cache from one product to the next. Large ones: so many that
+// little of the device is idle at a product's end, with 512 MiB of scratch.
+int64_t polish_batch(MatrixShape shape, int multiprocessors);
+
+class Polisher {
+ public:
+  explicit Polisher(int device);
+
+  // So that a batch goes through the steps at once if its matrices are equally far apart, on 16 bytes; for 1, what any
+  // batch can do with.
+  int64_t workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const;
+
+  // On the stream of the queue.
+  void run(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch, Workspace workspace,
+           Queue& queue);
+
+ private:
+  // What follows from coefficients, and takes some computing.
+  struct Known {
+    Coefficients coefficients;
+    double safety = 1;
+    bool tolerates_gram = false;
+  };
+  const Known& known(const Coefficients& coefficients) const;
+
+  mutable std::vector<Known> known_;
+};
+
+}  // namespace muster::kernels::cuda
