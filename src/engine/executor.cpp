@@ -84,7 +84,7 @@ Executor::Workshop Executor::workshop(const BatchKey& key, bool home, int64_t ma
   Workshop shop;
   shop.matrices = matrices;
   if (home) shop.update_bytes = round_up(key.rows * key.columns * wire_bytes_);
-  shop.kernel_bytes = round_up(kernels_.polish_workspace(shape, matrices, key.normuon));
+  shop.kernel_bytes = round_up(kernels_.polish_workspace(shape, matrices, polish_options(key)));
   return shop;
 }
 

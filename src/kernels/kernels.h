@@ -229,8 +229,9 @@ class Kernels {
   virtual int64_t polish_batch(MatrixShape) const { return std::numeric_limits<int64_t>::max(); }
   // All the scratch that is worth having.
   virtual int64_t workspace_worth() const = 0;
-  // Scratch for `batch` matrices of one shape; with batch 1, the least any batch of that shape needs.
-  virtual int64_t polish_workspace(MatrixShape shape, int64_t batch, bool normuon) const = 0;
+  // Scratch for `batch` matrices of one shape, whatever the coefficients; with batch 1, the least any batch of that
+  // shape needs.
+  virtual int64_t polish_workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const = 0;
   virtual void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
                       Workspace workspace) = 0;
 

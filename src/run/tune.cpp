@@ -90,12 +90,12 @@ class Tuner {
     for (size_t i = 0; i < input.size(); ++i) input[i] = std::sin(static_cast<float>(i * i % 10'007));
     std::vector<kernels::PolishMatrix> matrices;
     for (int64_t m = 0; m < batch; ++m) matrices.push_back({input.data() + m * elements, nullptr, nullptr});
-    const int64_t bytes = kernels_->polish_workspace(shape, batch, false);
+    const kernels::PolishOptions options{coefficients("polar_express"), Dtype::kF32, {}};
+    const int64_t bytes = kernels_->polish_workspace(shape, batch, options);
     std::vector<std::byte> scratch(static_cast<size_t>(bytes) + 64);
     void* aligned = scratch.data();
     size_t space = scratch.size();
     std::align(64, static_cast<size_t>(bytes), aligned, space);
-    const kernels::PolishOptions options{coefficients("polar_express"), Dtype::kF32, {}};
     return timed(repeats, [&] { kernels_->polish(options, shape, matrices, {aligned, bytes}); });
   }
 

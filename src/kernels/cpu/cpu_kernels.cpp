@@ -167,9 +167,9 @@ class CpuKernels final : public Kernels {
   // Two matrices of 3072 x 768 on two threads take 90 MiB.
   int64_t workspace_worth() const override { return (int64_t{48} << 20) * pool_.threads(); }
 
-  int64_t polish_workspace(MatrixShape shape, int64_t batch, bool normuon) const override {
+  int64_t polish_workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const override {
     const int64_t bytes = std::min<int64_t>(batch, pool_.threads()) * orthogonalize_matrix_bytes(form_of(shape), shape);
-    if (!normuon) return bytes;
+    if (!options.normuon) return bytes;
     return batch * orthogonal_bytes(shape) + std::max(bytes, batch * normuon_matrix_bytes(shape));
   }
 

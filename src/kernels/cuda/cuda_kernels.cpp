@@ -17,23 +17,9 @@ namespace muster::kernels {
 namespace cuda {
 namespace {
 
-// Makes the device current while a call lasts: threads of one process may have different ones.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    check(cudaGetDevice(&before_), "device");
-    if (before_ != device) check(cudaSetDevice(device), "device");
-    changed_ = before_ != device;
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() {
-    if (changed_) cudaSetDevice(before_);
-  }
-
- private:
-  int before_ = 0;
-  bool changed_ = false;
+// Streams belong to the device that is current when they are made, and launches need it to be current.
+struct Current {
+  explicit Current(int device) { check(cudaSetDevice(device), "device"); }
 };
 
 class CudaKernels final : public Kernels, public Stream {
@@ -42,10 +28,12 @@ class CudaKernels final : public Kernels, public Stream {
       : device_(options.device),
         current_(options.device),
         queue_(static_cast<cudaStream_t>(options.stream)),
-        polisher_(options.device) {}
+        polisher_(options.device) {
+    check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_), "device");
+  }
 
   void* allocate(int64_t bytes) override {
-    const OnDevice here(device_);
+    const Current here(device_);
     void* data = nullptr;
     const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
     check(cudaMalloc(&data, size), "allocate");
@@ -83,10 +71,10 @@ class CudaKernels final : public Kernels, public Stream {
     cuda::lion(options, ranges, queue_);
   }
 
-  int64_t polish_batch(MatrixShape shape) const override { return polisher_.good_batch(shape); }
+  int64_t polish_batch(MatrixShape shape) const override { return cuda::polish_batch(shape, multiprocessors_); }
   int64_t workspace_worth() const override { return int64_t{1} << 30; }
-  int64_t polish_workspace(MatrixShape shape, int64_t batch, bool normuon) const override {
-    return polisher_.workspace(shape, batch, normuon);
+  int64_t polish_workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const override {
+    return polisher_.workspace(shape, batch, options);
   }
   void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
               Workspace workspace) override {
@@ -103,7 +91,10 @@ class CudaKernels final : public Kernels, public Stream {
     cuda::zero_non_finite(dtype, blocks, queue_);
   }
 
-  void begin_step(bool record) override { queue_.begin_step(record); }
+  void begin_step(bool record) override {
+    const Current here(device_);
+    queue_.begin_step(record);
+  }
   bool end_step() override { return queue_.end_step(); }
   bool replaying() const override { return queue_.probing(); }
   void forget() override { queue_.forget(); }
@@ -152,7 +143,7 @@ class CudaKernels final : public Kernels, public Stream {
   void transfer(void* to, int64_t to_stride, const void* from, int64_t from_stride, const HostRows& rows,
                 cudaMemcpyKind kind) {
     if (rows.rows == 0 || rows.bytes == 0) return;
-    const OnDevice here(device_);
+    const Current here(device_);
     const auto bytes = static_cast<size_t>(rows.bytes);
     const bool dense = rows.rows == 1 || (to_stride == rows.bytes && from_stride == rows.bytes);
     const cudaError_t error =
@@ -164,9 +155,10 @@ class CudaKernels final : public Kernels, public Stream {
   }
 
   const int device_;
-  const OnDevice current_;  // streams and events are made on it
+  const Current current_;
   Queue queue_;
   Polisher polisher_;
+  int multiprocessors_ = 1;
 };
 
 }  // namespace

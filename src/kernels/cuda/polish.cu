@@ -406,8 +406,7 @@ const Polisher::Known& Polisher::known(const Coefficients& coefficients) const {
 
 int64_t Polisher::workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const {
   if (batch == 0 || shape.rows == 0 || shape.columns == 0) return 0;
-  const Form form =
-      long_enough_for_gram(shape) && known(options.coefficients).tolerates_gram ? Form::kGram : Form::kStandard;
+  const Form form = long_enough_for_gram(shape) ? Form::kGram : Form::kStandard;  // which has more
   return std::max(Layout(form, options, shape, 1, false).total,
                   Layout(form, options, shape, batch, may_be_x(options, shape)).total);
 }
