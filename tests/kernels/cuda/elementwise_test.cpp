@@ -1,95 +1,190 @@
 // The device gives the bits of the CPU.
 #include "kernels/cuda/elementwise.h"
 
-#include <bit>
-#include <cstring>
-#include <random>
-
 #include <gtest/gtest.h>
 
-#include "device_memory.h"
+#include "twin.h"
 
 namespace muster::kernels::cuda {
 namespace {
 
-using Bytes = std::vector<std::byte>;
-
-// Values of either dtype, a few of them special.
-Bytes random_bytes(Dtype dtype, size_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 1);
-  Bytes out(count * static_cast<size_t>(byte_size(dtype)));
-  for (size_t i = 0; i < count; ++i) {
-    const float value = i % 97 == 3 ? 0.0F : i % 89 == 5 ? 1e-30F : normal(random);
-    const auto bits = std::bit_cast<uint32_t>(value);
-    const auto half = static_cast<uint16_t>(bits >> 16);
-    if (dtype == Dtype::kF32) {
-      std::memcpy(out.data() + i * 4, &bits, 4);
-    } else {
-      std::memcpy(out.data() + i * 2, &half, 2);
-    }
-  }
-  return out;
-}
-
-// The same bytes here and on the device.
-struct Twin {
-  explicit Twin(Bytes bytes) : host(std::move(bytes)), device(host) {}
-  Twin(Dtype dtype, size_t count, unsigned seed) : Twin(random_bytes(dtype, count, seed)) {}
-  bool same() const { return device.values() == host; }
-  Bytes host;
-  DeviceVector<std::byte> device;
-};
-
 constexpr WeightForm kForms[] = {WeightForm::kF32, WeightForm::kBf16, WeightForm::kBf16Master,
                                  WeightForm::kBf16Mantissa, WeightForm::kBf16Stochastic};
+constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kBf16};
 Dtype weight_dtype(WeightForm form) { return form == WeightForm::kF32 ? Dtype::kF32 : Dtype::kBf16; }
 Dtype extra_dtype(WeightForm form) { return form == WeightForm::kBf16Master ? Dtype::kF32 : Dtype::kBf16; }
 
-// Around chunks of 4096 and blocks of 256, dense and not.
-struct Extent {
-  int64_t rows;
-  int64_t columns;
-  int64_t stride;
+// A number here and on the device.
+template <typename T>
+struct Number {
+  explicit Number(T value) : here(value), device(std::vector<T>{value}) {}
+  const T* there() const { return device.data(); }
+  T here;
+  DeviceVector<T> device;
 };
-constexpr Extent kExtents[] = {{1, 1, 1}, {3, 300, 300}, {5, 257, 300}, {1, 4097, 4097}, {7, 5000, 5003}, {0, 5, 5}};
 
-class Elementwise : public DeviceTest {
+// Each block is given one of these in turn.
+struct Flags {
+  Number<int32_t> yes{1};
+  Number<int32_t> no{0};
+  template <typename Block>
+  void set(size_t i, Block& here, Block& there) const {
+    if (i % 4 == 1) {
+      here.active = &yes.here;
+      there.active = yes.there();
+    } else if (i % 4 == 3) {
+      here.active = &no.here;
+      there.active = no.there();
+    }
+  }
+};
+
+class Elementwise : public QueueTest {
  protected:
+  void SetUp() override {
+    QueueTest::SetUp();
+    if (!IsSkipped()) flags_ = std::make_unique<Flags>();
+  }
+
+  void momentum_on_both(MomentumOptions options) {
+    Twins twins;
+    std::vector<MomentumBlock> here;
+    std::vector<MomentumBlock> there;
+    for (const Extent& e : kExtents) {
+      const auto first = static_cast<size_t>(e.first);
+      Twin& g = twins.add(options.grad, e.elements(), 1);
+      Twin& m = twins.add(options.momentum, e.elements(), 2);
+      Twin& u = twins.add(options.wire, e.elements(), 3);
+      MomentumBlock& a = here.emplace_back();
+      a = {e.rows,
+           e.columns,
+           g.here(first * element_bytes(options.grad)),
+           e.stride,
+           m.here(first * element_bytes(options.momentum)),
+           e.stride,
+           u.here(first * element_bytes(options.wire)),
+           e.stride};
+      MomentumBlock& b = there.emplace_back(a);
+      b.grad = g.there(first * element_bytes(options.grad));
+      b.momentum = m.there(first * element_bytes(options.momentum));
+      b.update = u.there(first * element_bytes(options.wire));
+      if (e.rows == 5 || e.rows == 500) a.grad = b.grad = nullptr;
+      flags_->set(here.size(), a, b);
+    }
+    const Number<double> clip(0.37);
+    if (options.nesterov) options.clip = &clip.here;
+    cpu_->momentum_pack(options, here);
+    if (options.nesterov) options.clip = clip.there();
+    momentum_pack(options, there, queue());
+    queue().synchronize();
+    ASSERT_EQ(twins.differing(), -1);
+  }
+
+  void apply_on_both(const ApplyOptions& options) {
+    Twins twins;
+    std::vector<ApplyBlock> here;
+    std::vector<ApplyBlock> there;
+    for (const Extent& e : kExtents) {
+      const auto first = static_cast<size_t>(e.first);
+      Twin& u = twins.add(options.wire, e.elements(), 4);
+      Twin& w = twins.add(weight_dtype(options.form), e.elements(), 5);
+      Twin& x = twins.add(extra_dtype(options.form), e.elements(), 6);
+      ApplyBlock& a = here.emplace_back();
+      a.rows = e.rows;
+      a.columns = e.columns;
+      a.update = u.here(first * element_bytes(options.wire));
+      a.update_stride = e.stride;
+      a.weight = {w.here(first * element_bytes(weight_dtype(options.form))),
+                  x.here(first * element_bytes(extra_dtype(options.form))),
+                  e.stride,
+                  11,
+                  100,
+                  e.rows == 3 ? e.stride + 7 : e.stride};
+      a.step = 0.02;
+      a.decay = 0.001;
+      ApplyBlock& b = there.emplace_back(a);
+      b.update = u.there(first * element_bytes(options.wire));
+      b.weight.data = w.there(first * element_bytes(weight_dtype(options.form)));
+      b.weight.extra = x.there(first * element_bytes(extra_dtype(options.form)));
+      flags_->set(here.size(), a, b);
+    }
+    cpu_->apply(options, here);
+    apply(options, there, queue());
+    queue().synchronize();
+    ASSERT_EQ(twins.differing(), -1);
+  }
+
+  // Lion or AdamW, with the options of either.
+  template <typename Options>
+  void ranges_on_both(Options options, void (Kernels::*on_host)(const Options&, std::span<const ElementRange>),
+                      void (*on_device)(const Options&, std::span<const ElementRange>, Queue&)) {
+    Twins twins;
+    const Number<int64_t> updates(41);
+    std::vector<ElementRange> here;
+    std::vector<ElementRange> there;
+    for (const int64_t count : {1, 300, 4097, 0, 4096, 20000, 9, 4098}) {
+      const size_t first = count == 20000 ? 1 : 0;
+      const size_t n = static_cast<size_t>(count) + first + 1;
+      Twin& g = twins.add(options.grad, n, 7);
+      Twin& mean = twins.add(Dtype::kF32, n, 8);
+      Twin& squares = twins.add(Bytes(n * 4));
+      Twin& w = twins.add(weight_dtype(options.form), n, 9);
+      Twin& x = twins.add(extra_dtype(options.form), n, 10);
+      const auto floats = [&](std::byte* bytes) { return reinterpret_cast<float*>(bytes) + first; };
+      ElementRange& a = here.emplace_back();
+      a.count = count;
+      a.grad = g.here(first * element_bytes(options.grad));
+      a.first = floats(mean.here());
+      a.second = floats(squares.here());
+      a.weight = {w.here(first * element_bytes(weight_dtype(options.form))),
+                  x.here(first * element_bytes(extra_dtype(options.form))),
+                  0,
+                  11,
+                  100,
+                  0};
+      a.lr = 0.02;
+      a.decay = 0.001;
+      ElementRange& b = there.emplace_back(a);
+      b.grad = g.there(first * element_bytes(options.grad));
+      b.first = floats(mean.there());
+      b.second = floats(squares.there());
+      b.weight.data = w.there(first * element_bytes(weight_dtype(options.form)));
+      b.weight.extra = x.there(first * element_bytes(extra_dtype(options.form)));
+      if (count == 4096) a.grad = b.grad = nullptr;
+      if (count >= 4097) {
+        a.updates = &updates.here;
+        b.updates = updates.there();
+      }
+      flags_->set(here.size() + 1, a, b);
+    }
+    const Number<double> clip(0.37);
+    options.clip = &clip.here;
+    (cpu_.get()->*on_host)(options, here);
+    options.clip = clip.there();
+    on_device(options, there, queue());
+    queue().synchronize();
+    ASSERT_EQ(twins.differing(), -1);
+  }
+
   std::unique_ptr<Kernels> cpu_ = make_cpu_kernels({1});
+
+ private:
+  std::unique_ptr<Flags> flags_;
 };
 
 TEST_F(Elementwise, MomentumHasTheBitsOfTheCpu) {
-  Table table(1 << 16);  // comes round
-  for (const Dtype grad : {Dtype::kF32, Dtype::kBf16}) {
-    for (const Dtype momentum : {Dtype::kF32, Dtype::kBf16}) {
-      for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
+  for (const Dtype grad : kDtypes) {
+    for (const Dtype momentum : kDtypes) {
+      for (const Dtype wire : kDtypes) {
         for (int variant = 0; variant < 4; ++variant) {
-          const MomentumOptions options{grad,
-                                        momentum,
-                                        wire,
-                                        variant % 2 == 0 ? MomentumForm::kEma : MomentumForm::kSum,
-                                        variant < 2,
-                                        0.95,
-                                        variant == 1 ? 0.3 : 1};
-          std::vector<std::unique_ptr<Twin>> twins;
-          std::vector<MomentumBlock> here;
-          std::vector<MomentumBlock> there;
-          for (const Extent& e : kExtents) {
-            const auto count = static_cast<size_t>(e.rows * e.stride) + 1;
-            Twin& g = *twins.emplace_back(std::make_unique<Twin>(grad, count, 1));
-            Twin& m = *twins.emplace_back(std::make_unique<Twin>(momentum, count, 2));
-            Twin& u = *twins.emplace_back(std::make_unique<Twin>(wire, count, 3));
-            const bool absent = e.rows == 5;
-            here.push_back({e.rows, e.columns, absent ? nullptr : g.host.data(), e.stride, m.host.data(), e.stride,
-                            u.host.data(), e.stride});
-            there.push_back({e.rows, e.columns, absent ? nullptr : g.device.data(), e.stride, m.device.data(), e.stride,
-                             u.device.data(), e.stride});
-          }
-          cpu_->momentum_pack(options, here);
-          momentum_pack(options, there, table, nullptr);
-          check(cudaDeviceSynchronize(), "momentum");
-          for (const auto& twin : twins) ASSERT_TRUE(twin->same());
+          MomentumOptions options;
+          options.grad = grad;
+          options.momentum = momentum;
+          options.wire = wire;
+          options.form = variant % 2 == 0 ? MomentumForm::kEma : MomentumForm::kSum;
+          options.nesterov = variant < 2;
+          options.grad_scale = variant == 1 ? 0.3 : 1;
+          momentum_on_both(options);
         }
       }
     }
@@ -97,90 +192,56 @@ TEST_F(Elementwise, MomentumHasTheBitsOfTheCpu) {
 }
 
 TEST_F(Elementwise, ApplyHasTheBitsOfTheCpu) {
-  Table table;
   for (const WeightForm form : kForms) {
-    for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
-      for (const Decay decay : {Decay::kPlain, Decay::kCautious}) {
-        const ApplyOptions options{wire, form, decay, {7, 3}};
-        std::vector<std::unique_ptr<Twin>> twins;
-        std::vector<ApplyBlock> here;
-        std::vector<ApplyBlock> there;
-        for (const Extent& e : kExtents) {
-          const auto count = static_cast<size_t>(e.rows * e.stride) + 1;
-          Twin& u = *twins.emplace_back(std::make_unique<Twin>(wire, count, 4));
-          Twin& w = *twins.emplace_back(std::make_unique<Twin>(weight_dtype(form), count, 5));
-          Twin& x = *twins.emplace_back(std::make_unique<Twin>(extra_dtype(form), count, 6));
-          here.push_back({e.rows,
-                          e.columns,
-                          u.host.data(),
-                          e.stride,
-                          {w.host.data(), x.host.data(), e.stride, 11, 100, e.stride},
-                          0.02,
-                          0.001});
-          there.push_back({e.rows,
-                           e.columns,
-                           u.device.data(),
-                           e.stride,
-                           {w.device.data(), x.device.data(), e.stride, 11, 100, e.stride},
-                           0.02,
-                           0.001});
-        }
-        cpu_->apply(options, here);
-        apply(options, there, table, nullptr);
-        check(cudaDeviceSynchronize(), "apply");
-        for (const auto& twin : twins) ASSERT_TRUE(twin->same());
-      }
+    for (const Dtype wire : kDtypes) {
+      for (const Decay decay : {Decay::kPlain, Decay::kCautious}) apply_on_both({wire, form, decay, {7, 3}});
     }
   }
 }
 
 TEST_F(Elementwise, AdamWAndLionHaveTheBitsOfTheCpu) {
-  Table table;
   for (const WeightForm form : kForms) {
-    for (const Dtype grad : {Dtype::kF32, Dtype::kBf16}) {
+    for (const Dtype grad : kDtypes) {
       for (const Decay decay : {Decay::kPlain, Decay::kCautious}) {
-        for (const bool is_lion : {false, true}) {
-          std::vector<std::unique_ptr<Twin>> twins;
-          std::vector<ElementRange> here;
-          std::vector<ElementRange> there;
-          for (const int64_t count : {int64_t{1}, int64_t{300}, int64_t{4097}, int64_t{0}}) {
-            const auto n = static_cast<size_t>(count) + 1;
-            Twin& g = *twins.emplace_back(std::make_unique<Twin>(grad, n, 7));
-            Twin& first = *twins.emplace_back(std::make_unique<Twin>(Dtype::kF32, n, 8));
-            Twin& second = *twins.emplace_back(std::make_unique<Twin>(Bytes(n * 4)));
-            Twin& w = *twins.emplace_back(std::make_unique<Twin>(weight_dtype(form), n, 9));
-            Twin& x = *twins.emplace_back(std::make_unique<Twin>(extra_dtype(form), n, 10));
-            const auto floats = [](std::byte* bytes) { return reinterpret_cast<float*>(bytes); };
-            here.push_back({count,
-                            g.host.data(),
-                            floats(first.host.data()),
-                            floats(second.host.data()),
-                            {w.host.data(), x.host.data(), 0, 11, 100, 0},
-                            0.02,
-                            0.001});
-            there.push_back({count,
-                             g.device.data(),
-                             floats(first.device.data()),
-                             floats(second.device.data()),
-                             {w.device.data(), x.device.data(), 0, 11, 100, 0},
-                             0.02,
-                             0.001});
-          }
-          if (is_lion) {
-            const LionOptions options{grad, form, decay, {7, 3}, 0.9, 0.99, 0.5};
-            cpu_->lion(options, here);
-            lion(options, there, table, nullptr);
-          } else {
-            const AdamWOptions options{grad, form, decay, {7, 3}, 0.9, 0.95, 1e-8, 5, 0.5};
-            cpu_->adamw(options, here);
-            adamw(options, there, table, nullptr);
-          }
-          check(cudaDeviceSynchronize(), "elements");
-          for (const auto& twin : twins) ASSERT_TRUE(twin->same());
-        }
+        ranges_on_both(AdamWOptions{grad, form, decay, {7, 3}, 0.9, 0.95, 1e-8, 5, 0.5}, &Kernels::adamw, adamw);
+        ranges_on_both(LionOptions{grad, form, decay, {7, 3}, 0.9, 0.99, 0.5}, &Kernels::lion, lion);
       }
     }
   }
+}
+
+// More than a thread block looks at in one go when it searches for its own.
+TEST_F(Elementwise, ManyBlocksFindTheirOwn) {
+  constexpr size_t kBlocks = 1000;
+  Twins twins;
+  Twin& g = twins.add(Dtype::kF32, kBlocks * 10, 1);
+  Twin& m = twins.add(Dtype::kF32, kBlocks * 10, 2);
+  Twin& u = twins.add(Dtype::kBf16, kBlocks * 10, 3);
+  std::vector<MomentumBlock> here;
+  std::vector<MomentumBlock> there;
+  for (size_t i = 0; i < kBlocks; ++i) {
+    const auto columns = static_cast<int64_t>(i % 11);
+    here.push_back({1, columns, g.here(i * 40), columns, m.here(i * 40), columns, u.here(i * 20), columns});
+    there.push_back({1, columns, g.there(i * 40), columns, m.there(i * 40), columns, u.there(i * 20), columns});
+  }
+  cpu_->momentum_pack({}, here);
+  momentum_pack({}, there, queue());
+  queue().synchronize();
+  EXPECT_EQ(twins.differing(), -1);
+}
+
+TEST_F(Elementwise, NothingAtAllIsFine) {
+  momentum_pack({}, {}, queue());
+  apply({}, {}, queue());
+  adamw({}, {}, queue());
+  lion({}, {}, queue());
+  queue().synchronize();
+}
+
+TEST_F(Elementwise, HalfPrecisionIsRefused) {
+  MomentumOptions options;
+  options.grad = Dtype::kF16;
+  EXPECT_THROW(momentum_pack(options, {}, queue()), InvalidArgument);
 }
 
 }  // namespace

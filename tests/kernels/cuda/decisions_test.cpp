@@ -1,0 +1,163 @@
+#include "kernels/cuda/decisions.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "twin.h"
+
+namespace muster::kernels::cuda {
+namespace {
+
+constexpr size_t kParameters = 1300;  // more than threads of a block
+constexpr size_t kWords = SumOfSquares::kWords;
+
+class Decisions : public QueueTest {
+ protected:
+  void SetUp() override {
+    QueueTest::SetUp();
+    if (IsSkipped()) return;
+    verdict_ = std::make_unique<DeviceVector<Verdict>>(std::vector<Verdict>(1, {0.5, 7, 5}));
+    active_ = std::make_unique<DeviceVector<int32_t>>(std::vector<int32_t>(kParameters, 9));
+  }
+  Verdict* verdict() { return verdict_->data(); }
+  std::span<int32_t> active() { return {active_->data(), kParameters}; }
+  Verdict found() {
+    queue().synchronize();
+    return verdict_->values()[0];
+  }
+  std::vector<int32_t> found_active() {
+    queue().synchronize();
+    return active_->values();
+  }
+
+ private:
+  std::unique_ptr<DeviceVector<Verdict>> verdict_;
+  std::unique_ptr<DeviceVector<int32_t>> active_;
+};
+
+// As all ranks' words are: a presence is how many ranks have it.
+std::vector<int64_t> some_present() {
+  std::vector<int64_t> present(kParameters);
+  for (size_t p = 0; p < kParameters; ++p) present[p] = p % 3 == 0 ? 0 : static_cast<int64_t>(p % 3) << 32;
+  return present;
+}
+std::vector<int32_t> as_active(const std::vector<int64_t>& present) {
+  std::vector<int32_t> active;
+  for (const int64_t word : present) active.push_back(word != 0 ? 1 : 0);
+  return active;
+}
+
+TEST_F(Decisions, GoesWithWhoIsPresent) {
+  const DeviceVector<int64_t> words(std::vector<int64_t>{0, 0, 0, 1});
+  const DeviceVector<int64_t> present(some_present());
+  decide(words.data(), 3, present.data(), active(), verdict(), queue());
+  EXPECT_EQ(found().go, 1);
+  EXPECT_EQ(found().clip, 1);
+  EXPECT_EQ(found().norm, 0);
+  EXPECT_EQ(found_active(), as_active(some_present()));
+}
+
+TEST_F(Decisions, DoesNotGoIfAnyWordIsSet) {
+  const DeviceVector<int64_t> words(std::vector<int64_t>{0, 0, 0, 1});
+  const DeviceVector<int64_t> present(some_present());
+  decide(words.data(), 4, present.data(), active(), verdict(), queue());
+  EXPECT_EQ(found().go, 0);
+  EXPECT_EQ(found().clip, 1);
+  EXPECT_EQ(found_active(), std::vector<int32_t>(kParameters, 0));
+}
+
+TEST_F(Decisions, RefusesLater) {
+  std::vector<int64_t> words(2000, 0);
+  const DeviceVector<int64_t> none(words);
+  words[1999] = int64_t{1} << 40;
+  const DeviceVector<int64_t> one(words);
+  const DeviceVector<int64_t> present(some_present());
+  decide(none.data(), 1, present.data(), active(), verdict(), queue());
+  refuse({none.data(), 2000}, active(), verdict(), queue());
+  EXPECT_EQ(found().go, 1);
+  EXPECT_EQ(found_active(), as_active(some_present()));
+  refuse({one.data(), 1999}, active(), verdict(), queue());
+  EXPECT_EQ(found().go, 1);
+  refuse({one.data(), 2000}, active(), verdict(), queue());
+  EXPECT_EQ(found().go, 0);
+  EXPECT_EQ(found_active(), std::vector<int32_t>(kParameters, 0));
+}
+
+TEST_F(Decisions, CountsUpdates) {
+  const DeviceVector<int64_t> zero(std::vector<int64_t>{0});
+  const DeviceVector<int64_t> present(some_present());
+  const DeviceVector<int64_t> updates(std::vector<int64_t>(kParameters, int64_t{1} << 33));
+  decide(zero.data(), 1, present.data(), active(), verdict(), queue());
+  for (int twice = 0; twice < 2; ++twice) count(active(), updates.data(), queue());
+  queue().synchronize();
+  std::vector<int64_t> expected;
+  for (const int64_t word : some_present()) expected.push_back((int64_t{1} << 33) + (word != 0 ? 2 : 0));
+  EXPECT_EQ(updates.values(), expected);
+}
+
+SumOfSquares random_sum(unsigned seed, size_t count, float scale) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  SumOfSquares sum;
+  sum.add(values.data(), 1, static_cast<int64_t>(count), 0);
+  return sum;
+}
+
+double expected_clip(double norm, double max_norm) {
+  return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+}
+
+TEST_F(Decisions, TheNormHasTheBitsOfTheHost) {
+  const DeviceVector<int64_t> zero(std::vector<int64_t>{0});
+  unsigned seed = 0;
+  for (const float scale : {1e-38F, 1e-20F, 1e-3F, 1.0F, 1e18F}) {
+    for (const size_t count : {1, 2, 3, 1000}) {
+      for (const double max_norm : {0.0, 0.3, 1e30}) {
+        // Three sums, the first as several ranks have added it up: not carried.
+        std::vector<int64_t> words;
+        SumOfSquares total;
+        for (int s = 0; s < 3; ++s) {
+          const SumOfSquares sum = random_sum(++seed, count, scale);
+          const int64_t ranks = s == 0 ? 1000 : 1;
+          for (size_t w = 0; w < kWords; ++w) words.push_back(sum.words()[w] * ranks);
+          for (int64_t r = 0; r < ranks; ++r) total.merge(sum);
+        }
+        const DeviceVector<int64_t> device(words);
+        decide(zero.data(), 1, nullptr, {}, verdict(), queue());
+        clip(device.data(), 3, -0.7, max_norm, verdict(), queue());
+        const double norm = std::sqrt(total.value()) * 0.7;
+        EXPECT_EQ(found().norm, norm);
+        EXPECT_EQ(found().clip, expected_clip(norm, max_norm));
+        EXPECT_EQ(found().go, 1);
+      }
+    }
+  }
+}
+
+TEST_F(Decisions, ANormThatIsNotANumberClipsNothing) {
+  std::vector<int64_t> words(kWords, 0);
+  words[SumOfSquares::kLimbs] = 1;
+  const DeviceVector<int64_t> nan(words);
+  clip(nan.data(), 1, 1, 0.5, verdict(), queue());
+  EXPECT_TRUE(std::isnan(found().norm));
+  EXPECT_EQ(found().clip, 1);
+
+  words[SumOfSquares::kLimbs] = 0;
+  words[SumOfSquares::kLimbs + 1] = 3;
+  const DeviceVector<int64_t> infinite(words);
+  clip(infinite.data(), 1, 1, 0.5, verdict(), queue());
+  EXPECT_EQ(found().norm, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(found().clip, 0);
+
+  const DeviceVector<int64_t> zero(std::vector<int64_t>(kWords, 0));
+  clip(zero.data(), 1, 1, 0.5, verdict(), queue());
+  EXPECT_EQ(found().norm, 0);
+  EXPECT_EQ(found().clip, 1);
+}
+
+}  // namespace
+}  // namespace muster::kernels::cuda

@@ -1,0 +1,200 @@
+// A step that is recorded and replayed does what it does when carried out call by call.
+#include "kernels/cuda/queue.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/elementwise.h"
+#include "twin.h"
+
+namespace muster::kernels::cuda {
+namespace {
+
+constexpr size_t kElements = 10000;
+
+// Two matrices, each on its own lane, and what a step does to them.
+struct Model {
+  struct Matrix {
+    Matrix(unsigned seed)
+        : momentum(random_bytes(Dtype::kF32, kElements, seed)),
+          update(kElements * 2),
+          weight(random_bytes(Dtype::kF32, kElements, seed + 1)) {}
+    bool operator==(const Matrix& other) const {
+      return momentum.values() == other.momentum.values() && update.values() == other.update.values() &&
+             weight.values() == other.weight.values();
+    }
+    DeviceVector<std::byte> momentum;
+    DeviceVector<std::byte> update;
+    DeviceVector<std::byte> weight;
+  };
+
+  struct Step {
+    const std::byte* gradients[2];
+    double mu = 0.9;
+    double lr = 0.1;
+    size_t blocks = 4;  // that each matrix is cut into
+  };
+
+  void enqueue(const Step& step, Queue& queue) const {
+    for (int i = 0; i < 2; ++i) {
+      queue.lane(i);
+      std::vector<MomentumBlock> momenta;
+      std::vector<ApplyBlock> applies;
+      for (size_t b = 0; b < step.blocks; ++b) {
+        const size_t begin = kElements * b / step.blocks;
+        const auto count = static_cast<int64_t>(kElements * (b + 1) / step.blocks - begin);
+        std::byte* const update = matrices[i].update.data() + 2 * begin;
+        momenta.push_back({1, count, step.gradients[i] + 4 * begin, count, matrices[i].momentum.data() + 4 * begin,
+                           count, update, count});
+        ApplyBlock& apply = applies.emplace_back();
+        apply.rows = 1;
+        apply.columns = count;
+        apply.update = update;
+        apply.update_stride = count;
+        apply.weight.data = matrices[i].weight.data() + 4 * begin;
+        apply.weight.stride = count;
+        apply.step = step.lr;
+      }
+      MomentumOptions options;
+      options.mu = step.mu;
+      momentum_pack(options, momenta, queue);
+      cuda::apply({}, applies, queue);
+    }
+    queue.join_lanes();
+  }
+
+  bool operator==(const Model& other) const {
+    return matrices[0] == other.matrices[0] && matrices[1] == other.matrices[1];
+  }
+
+  Matrix matrices[2]{1, 10};
+};
+
+// How often the calls of the step were made.
+int make_step(const Model& model, const Model::Step& step, bool record, Queue& queue) {
+  int passes = 0;
+  do {
+    queue.begin_step(record);
+    model.enqueue(step, queue);
+    ++passes;
+  } while (!queue.end_step());
+  return passes;
+}
+
+class QueueSteps : public QueueTest {
+ protected:
+  void SetUp() override {
+    QueueTest::SetUp();
+    if (IsSkipped()) return;
+    for (unsigned i = 0; i < 4; ++i) {
+      gradients_.push_back(std::make_unique<DeviceVector<std::byte>>(random_bytes(Dtype::kF32, kElements, 20 + i)));
+    }
+    recorded_ = std::make_unique<Model>();
+    expected_ = std::make_unique<Model>();
+    eager_ = std::make_unique<Queue>(nullptr);
+  }
+
+  const std::byte* gradient(size_t i) { return gradients_[i]->data(); }
+
+  // Passes of the recorded model; both have made the step.
+  int step_both(const Model::Step& step) {
+    Queue& queue = this->queue();
+    const int passes = make_step(*recorded_, step, true, queue);
+    make_step(*expected_, step, false, *eager_);
+    queue.synchronize();
+    eager_->synchronize();
+    EXPECT_TRUE(*recorded_ == *expected_);
+    return passes;
+  }
+
+  std::unique_ptr<Model> recorded_;
+  std::unique_ptr<Model> expected_;
+  std::unique_ptr<Queue> eager_;
+
+ private:
+  std::vector<std::unique_ptr<DeviceVector<std::byte>>> gradients_;
+};
+
+TEST_F(QueueSteps, ReplaysWithMovedGradientsAndOtherNumbers) {
+  EXPECT_EQ(step_both({{gradient(0), gradient(1)}}), 2);  // probed, then carried out
+  EXPECT_EQ(queue().graphs(), 0);
+  EXPECT_EQ(step_both({{gradient(2), gradient(3)}, 0.8}), 2);  // probed, then captured
+  EXPECT_EQ(queue().graphs(), 1);
+  EXPECT_EQ(step_both({{gradient(3), gradient(0)}, 0.8, 0.01}), 1);  // replayed
+  EXPECT_EQ(step_both({{gradient(1), gradient(2)}, 0.7, 0.02}), 1);
+  EXPECT_EQ(queue().graphs(), 1);
+}
+
+TEST_F(QueueSteps, AnotherCountIsAnotherGraph) {
+  const Model::Step four{{gradient(0), gradient(1)}};
+  Model::Step five = four;
+  five.blocks = 5;
+  for (const int passes : {2, 2, 1}) EXPECT_EQ(step_both(four), passes);
+  for (const int passes : {2, 2, 1}) EXPECT_EQ(step_both(five), passes);
+  EXPECT_EQ(queue().graphs(), 2);
+  EXPECT_EQ(step_both(four), 1);  // the first is still there
+}
+
+TEST_F(QueueSteps, StepsThatAreNotRecordedAreCarriedOut) {
+  const Model::Step step{{gradient(0), gradient(1)}};
+  for (int i = 0; i < 3; ++i) {
+    make_step(*recorded_, step, false, queue());
+    make_step(*expected_, step, false, *eager_);
+  }
+  queue().synchronize();
+  eager_->synchronize();
+  EXPECT_TRUE(*recorded_ == *expected_);
+  EXPECT_EQ(queue().graphs(), 0);
+}
+
+TEST_F(QueueSteps, ForgettingRecordsAnew) {
+  const Model::Step step{{gradient(0), gradient(1)}};
+  for (int i = 0; i < 3; ++i) step_both(step);
+  EXPECT_EQ(queue().graphs(), 1);
+  queue().forget();
+  EXPECT_EQ(queue().graphs(), 0);
+  for (int i = 0; i < 3; ++i) step_both(step);
+  EXPECT_EQ(queue().graphs(), 1);
+}
+
+// A table has room for a megabyte at first; 5000 blocks a matrix take two.
+TEST_F(QueueSteps, ATableThatIsTooSmallGrows) {
+  const Model::Step small{{gradient(0), gradient(1)}};
+  Model::Step large = small;
+  large.blocks = 5000;
+  for (int i = 0; i < 3; ++i) step_both(small);
+  for (int i = 0; i < 3; ++i) step_both(large);
+  EXPECT_EQ(step_both(large), 1);
+  step_both(small);
+}
+
+// Without waiting for any of them.
+TEST_F(QueueSteps, ManyStepsMayBeUnderWay) {
+  Queue& queue = this->queue();
+  for (size_t i = 0; i < 50; ++i) {
+    const Model::Step step{{gradient(i % 4), gradient((i + 1) % 4)}, 0.5 + 0.01 * static_cast<double>(i)};
+    make_step(*recorded_, step, true, queue);
+    make_step(*expected_, step, false, *eager_);
+  }
+  queue.synchronize();
+  eager_->synchronize();
+  EXPECT_TRUE(*recorded_ == *expected_);
+  EXPECT_TRUE(queue.done(50));
+}
+
+// Calls between steps wait for room in the table, and steps for them.
+TEST_F(QueueSteps, CallsBetweenStepsKeepTheirOrder) {
+  Queue& queue = this->queue();
+  const Model::Step step{{gradient(0), gradient(1)}};
+  for (int i = 0; i < 5; ++i) {
+    make_step(*recorded_, step, true, queue);
+    make_step(*expected_, step, false, *eager_);
+    recorded_->enqueue(step, queue);
+    expected_->enqueue(step, *eager_);
+  }
+  queue.synchronize();
+  eager_->synchronize();
+  EXPECT_TRUE(*recorded_ == *expected_);
+}
+
+}  // namespace
+}  // namespace muster::kernels::cuda
