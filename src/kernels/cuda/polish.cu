@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/cuda/cuda_cublas.h"
 #include "kernels/cuda/normuon.h"
 #include "kernels/cuda/octets.cuh"
 #include "kernels/cuda/polish.h"
@@ -242,7 +243,7 @@ class Batch {
       : options_(options), form_(form), shape_(shape), octets_(shape), batch_(batch), queue_(queue) {}
 
   // `apart`: how far the matrices are apart that are X themselves; 0: they are not.
-  void run(double safety, int64_t apart, char* scratch) {
+  void run(Cublas* cublas, double safety, int64_t apart, char* scratch) {
     const int64_t count = static_cast<int64_t>(batch_.size());
     const Layout layout(form_, options_, shape_, count, apart > 0);
     const int64_t pitch = pitch_of(shape_.columns);
@@ -252,6 +253,7 @@ class Batch {
       return taken;
     };
     Iterates iterates;
+    iterates.cublas = cublas;
     iterates.form = form_;
     iterates.shape = shape_;
     iterates.batch = count;
@@ -389,9 +391,11 @@ int64_t polish_batch(MatrixShape shape, int multiprocessors) {
   return std::max<int64_t>(1, std::min(waves * multiprocessors / tiles, kMostBytes / bytes));
 }
 
-Polisher::Polisher(int device) {
-  if (!products_available(device)) throw DeviceError("polish: device " + std::to_string(device) + " is not sm_90");
+Polisher::Polisher(int device, Products products) {
+  if (products == Products::kCublas || !products_available(device)) cublas_ = std::make_unique<Cublas>();
 }
+
+Polisher::~Polisher() = default;
 
 const Polisher::Known& Polisher::known(const Coefficients& coefficients) const {
   for (const Known& known : known_) {
@@ -437,9 +441,9 @@ void Polisher::run(const PolishOptions& options, MatrixShape shape, std::span<co
   for (size_t begin = 0; begin < batch.size(); begin += static_cast<size_t>(room)) {
     const auto part = batch.subspan(begin, std::min(static_cast<size_t>(room), batch.size() - begin));
     if (form == Form::kGram) {
-      Batch<__half>(options, form, shape, part, queue).run(known.safety, apart, scratch);
+      Batch<__half>(options, form, shape, part, queue).run(cublas_.get(), known.safety, apart, scratch);
     } else {
-      Batch<__nv_bfloat16>(options, form, shape, part, queue).run(known.safety, apart, scratch);
+      Batch<__nv_bfloat16>(options, form, shape, part, queue).run(cublas_.get(), known.safety, apart, scratch);
     }
   }
 }
