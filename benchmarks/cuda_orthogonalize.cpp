@@ -108,6 +108,7 @@ Polishing polish(const std::vector<std::unique_ptr<Job>>& jobs, int64_t together
   int64_t bytes = 0;
   for (const auto& job : jobs) bytes = std::max(bytes, polisher.workspace(job->shape, batch_of(*job), job->options));
   const Memory workspaces(bytes * Queue::kLanes);
+  check(cudaDeviceSynchronize(), "jobs");
   const double ms = milliseconds(queue.main(), [&] {
     do {
       queue.begin_step(true);
@@ -193,6 +194,7 @@ void report_products() {
       const Scalars one{1, 0};
       check(cudaMemcpy(scalars.data, &one, sizeof(one), cudaMemcpyHostToDevice), "cudaMemcpy");
       p.scalars = static_cast<const Scalars*>(scalars.data);
+      check(cudaDeviceSynchronize(), "operands");
       const double ours = milliseconds(queue.main(), [&] { multiply(p, queue); });
       std::printf("| %s %lldx%lldx%lld | %.3f | %.0f |", type == Half::kBf16 ? "bf16" : "fp16",
                   static_cast<long long>(batch), static_cast<long long>(n), static_cast<long long>(n), ours,

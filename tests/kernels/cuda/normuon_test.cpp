@@ -42,6 +42,7 @@ class Steps {
   // Within a step of the queue, which is recorded, or without.
   void run(const std::vector<Values>& inputs, bool recorded) {
     batch_.write(inputs);
+    settle();
     do {
       if (recorded) queue_.begin_step(true);
       queue_.lane(1);

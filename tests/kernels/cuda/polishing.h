@@ -22,10 +22,15 @@ class PolishTest : public DeviceTest {
 
 using Values = std::vector<float>;
 
+// The streams of a queue do not wait for what the tests copy and set.
+inline void settle() { check(cudaDeviceSynchronize(), "settle"); }
+
 inline float to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000);
 }
+
+inline size_t width_of(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }
 
 // Values that bf16 has too.
 inline Values random_matrix(MatrixShape shape, unsigned seed) {
@@ -44,7 +49,7 @@ class OnDevice {
  public:
   OnDevice(Dtype wire, Place place, const std::vector<Values>& matrices)
       : wire_(wire), memory_(bytes_of(wire, matrices)) {
-    const auto width = static_cast<size_t>(byte_size(wire));
+    const auto width = width_of(wire);
     size_t at = place == Place::kOdd ? width : 0;
     for (const Values& matrix : matrices) {
       starts_.push_back(at);
@@ -61,7 +66,7 @@ class OnDevice {
       for (const float value : matrices[m])
         halves.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
       const void* const from = wire_ == Dtype::kF32 ? static_cast<const void*>(matrices[m].data()) : halves.data();
-      check(cudaMemcpy(at(m), from, count_ * static_cast<size_t>(byte_size(wire_)), cudaMemcpyHostToDevice), "write");
+      check(cudaMemcpy(at(m), from, count_ * width_of(wire_), cudaMemcpyHostToDevice), "write");
     }
   }
 
@@ -82,7 +87,7 @@ class OnDevice {
  private:
   static size_t bytes_of(Dtype wire, const std::vector<Values>& matrices) {
     size_t bytes = 16;
-    for (const Values& matrix : matrices) bytes += matrix.size() * static_cast<size_t>(byte_size(wire)) + 64;
+    for (const Values& matrix : matrices) bytes += matrix.size() * width_of(wire) + 64;
     return bytes;
   }
 
@@ -103,6 +108,7 @@ inline std::vector<Values> polished(const PolishOptions& options, MatrixShape sh
   for (size_t m = 0; m < inputs.size(); ++m) matrices.push_back({batch.at(m), nullptr, nullptr});
   const int64_t bytes = polisher.workspace(shape, static_cast<int64_t>(inputs.size()), options);
   const DeviceVector<std::byte> workspace(static_cast<size_t>(bytes));
+  settle();
   polisher.run(options, shape, matrices, {workspace.data(), bytes}, queue);
   queue.synchronize();
   std::vector<Values> results;

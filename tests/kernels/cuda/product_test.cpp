@@ -107,6 +107,7 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
     p.batch = c.batch;
     p.scalars = scalars.data();
     p.scalars_stride = 2;
+    check(cudaDeviceSynchronize(), "operands");  // the streams of a queue do not wait for them
     multiply(p, queue);
     for (int64_t m = 0; m < c.batch; ++m) {
       Product alone = p;
