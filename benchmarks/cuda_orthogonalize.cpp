@@ -1,101 +1,228 @@
-// Orthogonalization on the GPU for the shapes of workloads A, B and C: one captured graph, 16-bit in and f32 out.
+// Polishing on the GPU for the shapes of workloads A, B and C: recorded steps, two lanes, bf16 in place. Then symmetric
+// products alone, beside cuBLAS. Arguments: none, or one of `polish`, `products`; and the size of sub-batches.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <cuda_runtime_api.h>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/orthogonalize.h"
+#include "kernels/cuda/cuda_cublas.h"
+#include "kernels/cuda/polish.h"
 
 namespace muster::kernels::cuda {
 namespace {
 
 constexpr const char* kSet = "polar_express_safe";
+constexpr int kTimes = 12;
 
-struct Shape {
-  const char* workload;
-  int64_t count;
-  MatrixShape shape;
+struct Memory {
+  explicit Memory(int64_t bytes) { check(cudaMalloc(&data, static_cast<size_t>(bytes)), "cudaMalloc"); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() { cudaFree(data); }
+  void* data = nullptr;
 };
 
-double milliseconds(const Shape& s) {
-  const auto elements = static_cast<size_t>(s.shape.rows * s.shape.columns);
-  Orthogonalizer orthogonalizer(0);
-  std::vector<uint16_t> values(elements);
-  for (size_t i = 0; i < elements; ++i) {
-    values[i] = static_cast<uint16_t>(0x3c00 + i * 2654435761 % 512 + (i * 40503 % 2 << 15));  // +-0.008 to 0.03
+// Random signs, and magnitudes from 0.008 to 0.03 (bf16) or 0.0001 to 0.0002 (fp16).
+void fill(void* device, int64_t count, Half type) {
+  std::vector<uint16_t> values(static_cast<size_t>(count));
+  const size_t base = type == Half::kBf16 ? 0x3c00 : 0x0800;
+  uint64_t state = 1;
+  for (uint16_t& value : values) {
+    state = state * 6364136223846793005 + 1442695040888963407;
+    value = static_cast<uint16_t>(base + (state >> 33) % 512 + (state >> 63 << 15));
   }
-  char* memory = nullptr;
-  const size_t count = static_cast<size_t>(s.count);
-  const int64_t workspace = orthogonalizer.workspace(s.shape, s.count);
-  const size_t bytes = count * elements * 2 + static_cast<size_t>(workspace);
-  check(cudaMalloc(reinterpret_cast<void**>(&memory), bytes), "cudaMalloc");
-  std::vector<MatrixPair> pairs;
-  for (size_t i = 0; i < count; ++i) {
-    char* const at = memory + static_cast<size_t>(workspace) + i * elements * 2;
-    check(cudaMemcpy(at, values.data(), elements * 2, cudaMemcpyHostToDevice), "cudaMemcpy");
-    pairs.push_back({at, at});
-  }
-  OrthogonalizeOptions options;
-  options.coefficients = coefficients(kSet);
-  options.input = options.output = Dtype::kBf16;
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t step = nullptr;
-  check(cudaStreamCreate(&stream), "stream");
-  orthogonalizer.run(options, s.shape, pairs, {memory, workspace}, stream);
-  check(cudaStreamSynchronize(stream), "run");
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  orthogonalizer.run(options, s.shape, pairs, {memory, workspace}, stream);
-  check(cudaStreamEndCapture(stream, &graph), "capture");
-  check(cudaGraphInstantiate(&step, graph, 0), "graph");
+  check(cudaMemcpy(device, values.data(), values.size() * 2, cudaMemcpyHostToDevice), "cudaMemcpy");
+}
+
+// Median milliseconds of f on a stream.
+template <typename F>
+double milliseconds(cudaStream_t stream, const F& f) {
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
   check(cudaEventCreate(&begin), "event");
   check(cudaEventCreate(&end), "event");
   std::vector<float> times;
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < kTimes + 3; ++i) {
     check(cudaEventRecord(begin, stream), "record");
-    check(cudaGraphLaunch(step, stream), "launch");
+    f();
     check(cudaEventRecord(end, stream), "record");
     check(cudaEventSynchronize(end), "wait");
     float ms = 0;
     check(cudaEventElapsedTime(&ms, begin, end), "time");
-    times.push_back(ms);
+    if (i >= 3) times.push_back(ms);
   }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
   std::sort(times.begin(), times.end());
-  cudaGraphExecDestroy(step);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
-  cudaFree(memory);
   return static_cast<double>(times[times.size() / 2]);
 }
 
-void report() {
-  const Shape shapes[] = {{"A", 48, {768, 768}},   {"A", 12, {3072, 768}},   {"A", 12, {768, 3072}},
-                          {"B", 96, {2048, 2048}}, {"B", 24, {8192, 2048}},  {"B", 24, {2048, 8192}},
-                          {"C", 32, {4096, 4096}}, {"C", 16, {11008, 4096}}, {"C", 8, {4096, 11008}}};
-  std::printf("| workload | batch | form | ms | TFLOP/s executed |\n|---|---|---|---|---|\n");
-  for (const Shape& s : shapes) {
-    const Form form = form_of(s.shape, coefficients(kSet));
-    const double ms = milliseconds(s);
-    const double flop = orthogonalize_flops(form, s.shape, 5) * static_cast<double>(s.count);
-    std::printf("| %s | %lldx%lldx%lld | %s | %.3f | %.0f |\n", s.workload, static_cast<long long>(s.count),
-                static_cast<long long>(s.shape.rows), static_cast<long long>(s.shape.columns),
-                form == Form::kGram ? "Gram, fp16" : "standard, bf16", ms, flop / ms / 1e9);
-    std::fflush(stdout);
+// Matrices of one shape, to be polished in sub-batches.
+struct Job {
+  Job(int64_t count, MatrixShape of, bool normuon) : shape(of) {
+    const int64_t elements = shape.rows * shape.columns;
+    const int64_t lines = std::max(shape.rows, shape.columns);
+    options.coefficients = coefficients(kSet);
+    if (normuon)
+      options.normuon = PolishOptions::Lines{shape.rows >= shape.columns ? LineAxis::kRows : LineAxis::kColumns};
+    memory = std::make_unique<Memory>(count * elements * 2);
+    variances = std::make_unique<Memory>(count * lines * 4);
+    check(cudaMemset(variances->data, 0, static_cast<size_t>(count * lines * 4)), "cudaMemset");
+    for (int64_t m = 0; m < count; ++m) {
+      auto* const at = static_cast<uint16_t*>(memory->data) + m * elements;
+      if (m == 0) {
+        fill(at, elements, Half::kBf16);
+      } else {
+        check(cudaMemcpy(at, memory->data, static_cast<size_t>(elements * 2), cudaMemcpyDeviceToDevice), "cudaMemcpy");
+      }
+      matrices.push_back({at, static_cast<float*>(variances->data) + m * lines, nullptr});
+    }
+  }
+  MatrixShape shape;
+  PolishOptions options;
+  std::unique_ptr<Memory> memory;
+  std::unique_ptr<Memory> variances;
+  std::vector<PolishMatrix> matrices;
+};
+
+struct Polishing {
+  double ms = 0;
+  int64_t launches = 0;
+  int64_t scratch = 0;  // bytes, of both lanes
+};
+
+Polishing polish(const std::vector<std::unique_ptr<Job>>& jobs, int64_t together) {
+  int multiprocessors = 0;
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "device");
+  Queue queue(nullptr);
+  Polisher polisher(0);
+  const auto batch_of = [&](const Job& job) {
+    return std::min(together > 0 ? together : polish_batch(job.shape, multiprocessors),
+                    static_cast<int64_t>(job.matrices.size()));
+  };
+  int64_t bytes = 0;
+  for (const auto& job : jobs) bytes = std::max(bytes, polisher.workspace(job->shape, batch_of(*job), job->options));
+  const Memory workspaces(bytes * Queue::kLanes);
+  check(cudaDeviceSynchronize(), "jobs");
+  const double ms = milliseconds(queue.main(), [&] {
+    do {
+      queue.begin_step(true);
+      int number = 0;
+      for (const auto& job : jobs) {
+        const auto each = static_cast<size_t>(batch_of(*job));
+        for (size_t begin = 0; begin < job->matrices.size(); begin += each, ++number) {
+          const int lane = number % Queue::kLanes;
+          const auto part =
+              std::span<const PolishMatrix>(job->matrices).subspan(begin, std::min(each, job->matrices.size() - begin));
+          queue.lane(lane);
+          polisher.run(job->options, job->shape, part, {static_cast<char*>(workspaces.data) + lane * bytes, bytes},
+                       queue);
+        }
+      }
+      queue.join_lanes();
+    } while (!queue.end_step());
+  });
+  return {ms, queue.launches(), bytes * Queue::kLanes};
+}
+
+struct Shape {
+  int64_t count;
+  MatrixShape shape;
+};
+
+void report_polishing(int64_t together) {
+  const std::pair<const char*, std::vector<Shape>> workloads[] = {
+      {"A", {{48, {768, 768}}, {12, {3072, 768}}, {12, {768, 3072}}}},
+      {"B", {{96, {2048, 2048}}, {24, {8192, 2048}}, {24, {2048, 8192}}}},
+      {"C", {{32, {4096, 4096}}, {16, {11008, 4096}}, {8, {4096, 11008}}}}};
+  std::printf("| workload | batch | form | ms | TFLOP/s executed | with NorMuon, ms | launches | scratch, MiB |\n");
+  std::printf("|---|---|---|---|---|---|---|---|\n");
+  for (const auto& [name, shapes] : workloads) {
+    double flop_of_all = 0;
+    for (size_t i = 0; i <= shapes.size(); ++i) {
+      const bool all = i == shapes.size();
+      Polishing results[2];
+      std::string what = "all";
+      std::string form = "both";
+      double flop = flop_of_all;
+      for (const bool normuon : {false, true}) {
+        std::vector<std::unique_ptr<Job>> jobs;
+        for (size_t j = all ? 0 : i; j < (all ? shapes.size() : i + 1); ++j) {
+          jobs.push_back(std::make_unique<Job>(shapes[j].count, shapes[j].shape, normuon));
+        }
+        results[normuon ? 1 : 0] = polish(jobs, together);
+      }
+      if (!all) {
+        const Shape& s = shapes[i];
+        const Form is = form_of(s.shape, coefficients(kSet));
+        flop = orthogonalize_flops(is, s.shape, 5) * static_cast<double>(s.count);
+        flop_of_all += flop;
+        form = is == Form::kGram ? "Gram, fp16" : "standard, bf16";
+        what = std::to_string(s.count) + "x" + std::to_string(s.shape.rows) + "x" + std::to_string(s.shape.columns);
+      }
+      std::printf("| %s | %s | %s | %.3f | %.0f | %.3f | %lld | %.0f |\n", name, what.c_str(), form.c_str(),
+                  results[0].ms, flop / results[0].ms / 1e9, results[1].ms, static_cast<long long>(results[1].launches),
+                  static_cast<double>(results[1].scratch) / 0x1p20);
+      std::fflush(stdout);
+    }
+  }
+}
+
+void report_products() {
+  std::printf(
+      "| X X^T | ours, ms | TFLOP/s executed | cuBLAS, ms | TFLOP/s executed | ratio |\n|---|---|---|---|---|---|\n");
+  for (const Half type : {Half::kBf16, Half::kF16}) {
+    for (const auto& [n, batch] :
+         {std::pair<int64_t, int64_t>{768, 48}, {1024, 48}, {2048, 24}, {4096, 8}, {7168, 3}}) {
+      const Memory x(batch * n * n * 2);
+      const Memory d(batch * n * n * 2);
+      for (int64_t m = 0; m < batch; ++m) fill(static_cast<uint16_t*>(x.data) + m * n * n, n * n, type);
+      Queue queue(nullptr);
+      Product p;
+      p.type = type;
+      p.a = p.b = {x.data, n, n, n, n * n};
+      p.d = {d.data, n, n, n, n * n};
+      p.b_transposed = true;
+      p.symmetric = true;
+      p.batch = batch;
+      const Memory scalars(sizeof(Scalars));
+      const Scalars one{1, 0};
+      check(cudaMemcpy(scalars.data, &one, sizeof(one), cudaMemcpyHostToDevice), "cudaMemcpy");
+      p.scalars = static_cast<const Scalars*>(scalars.data);
+      check(cudaDeviceSynchronize(), "operands");
+      const double ours = milliseconds(queue.main(), [&] { multiply(p, queue); });
+      std::printf("| %s %lldx%lldx%lld | %.3f | %.0f |", type == Half::kBf16 ? "bf16" : "fp16",
+                  static_cast<long long>(batch), static_cast<long long>(n), static_cast<long long>(n), ours,
+                  flops(p) / ours / 1e9);
+      if (Cublas::available()) {
+        Cublas cublas;
+        const double theirs = milliseconds(queue.main(), [&] { cublas.multiply_together(p, queue.main()); });
+        const double flop = 2.0 * static_cast<double>(batch * n * n * n);
+        std::printf(" %.3f | %.0f | %.2f |\n", theirs, flop / theirs / 1e9, theirs / ours);
+      } else {
+        std::printf(" not here | | |\n");
+      }
+      std::fflush(stdout);
+    }
   }
 }
 
 }  // namespace
 }  // namespace muster::kernels::cuda
 
-int main() {
+int main(int argc, char** argv) {
+  using namespace muster::kernels::cuda;
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
     std::puts("skipped: no GPU");
     return 0;
   }
-  muster::kernels::cuda::report();
+  const std::string what = argc > 1 ? argv[1] : "";
+  if (what.empty() || what == "polish") report_polishing(argc > 2 ? std::atoll(argv[2]) : 0);
+  if (what.empty() || what == "products") report_products();
 }

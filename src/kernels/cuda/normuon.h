@@ -9,27 +9,42 @@
 
 namespace muster::kernels::cuda {
 
-// Sums of squares come in parts, to be added in order: of matrix m, part p and line i at (m * parts + p) * lines + i.
+// The sum of squares of a line comes in parts, one for each 128 elements, to be added in order: of matrix m, part p and
+// line i at (m * parts() + p) * lines() + i.
 struct LineSums {
+  static constexpr int64_t kPart = 128;
+
   LineAxis axis = LineAxis::kRows;
   MatrixShape shape{};
-  int64_t parts = 0;
 
-  LineSums(LineAxis axis, MatrixShape shape);
   int64_t lines() const { return axis == LineAxis::kRows ? shape.rows : shape.columns; }
   int64_t length() const { return axis == LineAxis::kRows ? shape.columns : shape.rows; }
+  int64_t parts() const { return (length() + kPart - 1) / kPart; }
 };
+
+// Norms of some lines of a matrix before and after they are divided by the root of their variance, squared.
+struct Norms {
+  double before;
+  double after;
+};
+
+// The factor of a line is 1 / (sqrt(V) + eps) times what keeps the matrix's norm: the root of the sum of its `before`
+// by that of its `after`, or 0.
+constexpr int64_t kNormLines = 512;  // whose Norms are one
+inline int64_t norms_of(const LineSums& sums) { return (sums.lines() + kNormLines - 1) / kNormLines; }
 
 // On the device.
 struct NorMuon {
   const PolishMatrix* matrices = nullptr;
   const PolishOptions::Lines* options = nullptr;
-  float* squares = nullptr;  // of LineSums
-  float* factors = nullptr;  // one a line
+  float* squares = nullptr;   // of LineSums
+  float* inverses = nullptr;  // one a line
+  Norms* norms = nullptr;     // norms_of(sums) a matrix
 };
 
-// Advances the variances and finds what every line is to be multiplied with.
-void find_normuon_factors(Half type, const Matrices& o, int64_t batch, const LineSums& sums, const NorMuon& normuon,
-                          Queue& queue);
+void sum_lines(Half type, const Matrices& o, int64_t batch, const LineSums& sums, float* squares, Queue& queue);
+
+// From the sums of squares: advances the variances, and finds inverses and norms.
+void advance_variances(int64_t batch, const LineSums& sums, const NorMuon& normuon, Queue& queue);
 
 }  // namespace muster::kernels::cuda

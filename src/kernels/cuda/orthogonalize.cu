@@ -166,21 +166,21 @@ class Steps {
     p.symmetric = true;
     p.a_transposed = !wide_;
     p.b_transposed = wide_;
-    multiply(p, queue_);
+    multiply(p, queue_, iterates_.cublas);
   }
   // gram(to) = alpha gram(a) gram(b) + beta gram(c), all of which commute.
   void multiply_grams(int a, int b, int c, int to, const Scalars* scalars) const {
     Product p = product_of(gram(a), gram(b), gram(c), gram(to), of_all(scalars));
     p.symmetric = true;
     p.b_transposed = true;
-    multiply(p, queue_);
+    multiply(p, queue_, iterates_.cublas);
   }
   // gram(q) X, or X gram(q) for tall matrices, and beta X.
   void multiply_x(int q, int from, bool add, ScalarsOf scalars) const {
     Product p = product_of(wide_ ? gram(q) : x(from), wide_ ? x(from) : gram(q), add ? x(from) : Matrices{},
                            x(1 - from), scalars);
     p.b_transposed = !wide_;
-    multiply(p, queue_);
+    multiply(p, queue_, iterates_.cublas);
   }
 
   dim3 rows_grid(int64_t rows) const {

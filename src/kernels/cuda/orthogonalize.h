@@ -35,6 +35,7 @@ struct FirstScalars {
 
 // Matrices of one shape on their way through the steps, in the type of the form.
 struct Iterates {
+  Cublas* cublas = nullptr;  // which multiplies, if there is one
   Form form = Form::kStandard;
   MatrixShape shape{};
   int64_t batch = 0;

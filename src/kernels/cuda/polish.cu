@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/cuda/cuda_cublas.h"
 #include "kernels/cuda/normuon.h"
 #include "kernels/cuda/octets.cuh"
 #include "kernels/cuda/polish.h"
@@ -149,16 +150,31 @@ __global__ void convert(const PolishMatrix* matrices, const Octets octets, const
   }
 }
 
-// One factor a line.
+// What O is to be multiplied with: one factor a line, by NorMuon.
 enum class Factors : uint8_t { kNone, kRows, kColumns };
+
+struct LineFactors {
+  const float* inverses;
+  const Norms* norms;
+  int lines;
+  int norm_count;  // of a matrix
+
+  __device__ float keep(int64_t matrix) const {
+    Norms sum{};
+    for (int i = 0; i < norm_count; ++i) {
+      sum.before += norms[matrix * norm_count + i].before;
+      sum.after += norms[matrix * norm_count + i].after;
+    }
+    return sum.after > 0 ? static_cast<float>(sqrt(sum.before / sum.after)) : 0.0F;
+  }
+};
 
 // O times the factors of its lines, rounded once.
 template <typename T, typename Out, Factors kFactors>
-__global__ void write_wire(const T* o, int64_t stride, const Octets octets, const float* factors, int lines,
+__global__ void write_wire(const T* o, int64_t stride, const Octets octets, const LineFactors factors,
                            const PolishMatrix* matrices) {
   const T* const from = o + blockIdx.y * stride;
   auto* const wire = static_cast<Out*>(matrices[blockIdx.y].matrix);
-  const float* const own = factors + static_cast<int64_t>(blockIdx.y) * lines;
   const int first = static_cast<int>(blockIdx.x) * kBlockOctets + static_cast<int>(threadIdx.x);
   Octet values[kUnrolled];
 #pragma unroll
@@ -167,6 +183,8 @@ __global__ void write_wire(const T* o, int64_t stride, const Octets octets, cons
     if (octet < octets.count) values[k] = load_aligned(from + octet * kOctet);
   }
   const bool whole = octets.columns % kOctet == 0;
+  const float keep = kFactors == Factors::kNone ? 1 : factors.keep(blockIdx.y);
+  const float* const inverses = factors.inverses + static_cast<int64_t>(blockIdx.y) * factors.lines;
 #pragma unroll
   for (int k = 0; k < kUnrolled; ++k) {
     const int octet = first + k * kThreads;
@@ -174,13 +192,14 @@ __global__ void write_wire(const T* o, int64_t stride, const Octets octets, cons
     const int row = octets.row(octet);
     const int column = octets.column(octet, row);
     if constexpr (kFactors == Factors::kRows) {
-      const float factor = own[row];
+      const float factor = keep * inverses[row];
 #pragma unroll
       for (int i = 0; i < kOctet; ++i) values[k].v[i] *= factor;
     } else if constexpr (kFactors == Factors::kColumns) {
-      const Octet factor = whole ? load_aligned(own + column) : load_octet(own + column, octets.columns - column);
+      const Octet inverse =
+          whole ? load_aligned(inverses + column) : load_octet(inverses + column, octets.columns - column);
 #pragma unroll
-      for (int i = 0; i < kOctet; ++i) values[k].v[i] *= factor.v[i];
+      for (int i = 0; i < kOctet; ++i) values[k].v[i] *= keep * inverse.v[i];
     }
     store_octet(wire + static_cast<int64_t>(row) * octets.columns + column, values[k], octets.columns - column);
   }
@@ -198,8 +217,9 @@ struct Layout {
     factor_bytes = align(batch * 4);
     line_bytes = align(batch * n * 4);
     if (options.normuon.has_value()) {
-      const LineSums sums(options.normuon->axis, shape);
-      square_bytes = align(batch * sums.parts * sums.lines() * 4);
+      const LineSums sums{options.normuon->axis, shape};
+      square_bytes = align(batch * sums.parts() * sums.lines() * 4);
+      line_norm_bytes = align(batch * norms_of(sums) * static_cast<int64_t>(sizeof(Norms)));
       line_bytes = std::max(line_bytes, align(batch * sums.lines() * 4));
     }
     total =
@@ -212,8 +232,9 @@ struct Layout {
   int64_t sums_bytes;
   int64_t norm_bytes;
   int64_t factor_bytes;
-  int64_t line_bytes;  // factors of rescaling, then of NorMuon
+  int64_t line_bytes;  // factors of rescaling, then inverses of NorMuon
   int64_t square_bytes = 0;
+  int64_t line_norm_bytes = 0;
   int64_t total;
 };
 
@@ -242,7 +263,7 @@ class Batch {
       : options_(options), form_(form), shape_(shape), octets_(shape), batch_(batch), queue_(queue) {}
 
   // `apart`: how far the matrices are apart that are X themselves; 0: they are not.
-  void run(double safety, int64_t apart, char* scratch) {
+  void run(Cublas* cublas, double safety, int64_t apart, char* scratch) {
     const int64_t count = static_cast<int64_t>(batch_.size());
     const Layout layout(form_, options_, shape_, count, apart > 0);
     const int64_t pitch = pitch_of(shape_.columns);
@@ -252,6 +273,7 @@ class Batch {
       return taken;
     };
     Iterates iterates;
+    iterates.cublas = cublas;
     iterates.form = form_;
     iterates.shape = shape_;
     iterates.batch = count;
@@ -266,6 +288,7 @@ class Batch {
     auto* const factors = reinterpret_cast<float*>(take(layout.factor_bytes));
     auto* const lines = reinterpret_cast<float*>(take(layout.line_bytes));
     auto* const squares = reinterpret_cast<float*>(take(layout.square_bytes));
+    auto* const line_norms = reinterpret_cast<Norms*>(take(layout.line_norm_bytes));
     iterates.norms = norms;
     iterates.line_factors = lines;
 
@@ -275,12 +298,15 @@ class Batch {
     find_norm(safety, sums, norms, factors, as_it_is);
     if (!as_it_is) load(iterates.x[0], factors);
     const Matrices o = iterates.x[static_cast<size_t>(orthogonalize(options_.coefficients, iterates, queue_))];
+    LineFactors line_factors{};
     if (options_.normuon.has_value()) {
-      const LineSums line_sums(options_.normuon->axis, shape_);
-      const NorMuon normuon{matrices_, queue_.put(*options_.normuon), squares, lines};
-      find_normuon_factors(half_of(form_), o, count, line_sums, normuon, queue_);
+      const LineSums line_sums{options_.normuon->axis, shape_};
+      sum_lines(half_of(form_), o, count, line_sums, squares, queue_);
+      advance_variances(count, line_sums, {matrices_, queue_.put(*options_.normuon), squares, lines, line_norms},
+                        queue_);
+      line_factors = {lines, line_norms, static_cast<int>(line_sums.lines()), static_cast<int>(norms_of(line_sums))};
     }
-    finish(o, lines);
+    finish(o, line_factors);
   }
 
  private:
@@ -330,15 +356,15 @@ class Batch {
         });
   }
 
-  void finish(const Matrices& o, const float* factors) const {
+  void finish(const Matrices& o, const LineFactors& factors) const {
     const bool there = o.data == batch_[0].matrix && form_ == Form::kStandard;
     if (there && !options_.normuon.has_value()) return;
     const Factors kind_of_factors = !options_.normuon.has_value()               ? Factors::kNone
                                     : options_.normuon->axis == LineAxis::kRows ? Factors::kRows
                                                                                 : Factors::kColumns;
     queue_.launch("wire",
-                  {kind(), count(), shape_.rows, shape_.columns, address(matrices_), address(factors), address(o.data),
-                   o.stride, static_cast<int64_t>(kind_of_factors)},
+                  {kind(), count(), shape_.rows, shape_.columns, address(matrices_), address(o.data), o.stride,
+                   address(factors.inverses), address(factors.norms), static_cast<int64_t>(kind_of_factors)},
                   [&](cudaStream_t stream) {
                     switch (kind_of_factors) {
                       case Factors::kNone:
@@ -352,15 +378,14 @@ class Batch {
   }
 
   template <Factors kFactors>
-  void write(const Matrices& o, const float* factors, cudaStream_t stream) const {
+  void write(const Matrices& o, const LineFactors& factors, cudaStream_t stream) const {
     const auto* const from = static_cast<const T*>(o.data);
-    const auto lines = static_cast<int>(kFactors == Factors::kRows ? shape_.rows : shape_.columns);
     if (options_.wire == Dtype::kF32) {
       write_wire<T, float, kFactors>
-          <<<octet_grid(), kThreads, 0, stream>>>(from, o.stride, octets_, factors, lines, matrices_);
+          <<<octet_grid(), kThreads, 0, stream>>>(from, o.stride, octets_, factors, matrices_);
     } else {
       write_wire<T, __nv_bfloat16, kFactors>
-          <<<octet_grid(), kThreads, 0, stream>>>(from, o.stride, octets_, factors, lines, matrices_);
+          <<<octet_grid(), kThreads, 0, stream>>>(from, o.stride, octets_, factors, matrices_);
     }
   }
 
@@ -389,9 +414,11 @@ int64_t polish_batch(MatrixShape shape, int multiprocessors) {
   return std::max<int64_t>(1, std::min(waves * multiprocessors / tiles, kMostBytes / bytes));
 }
 
-Polisher::Polisher(int device) {
-  if (!products_available(device)) throw DeviceError("polish: device " + std::to_string(device) + " is not sm_90");
+Polisher::Polisher(int device, Products products) {
+  if (products == Products::kCublas || !products_available(device)) cublas_ = std::make_unique<Cublas>();
 }
+
+Polisher::~Polisher() = default;
 
 const Polisher::Known& Polisher::known(const Coefficients& coefficients) const {
   for (const Known& known : known_) {
@@ -436,9 +463,9 @@ void Polisher::run(const PolishOptions& options, MatrixShape shape, std::span<co
   for (size_t begin = 0; begin < batch.size(); begin += static_cast<size_t>(room)) {
     const auto part = batch.subspan(begin, std::min(static_cast<size_t>(room), batch.size() - begin));
     if (form == Form::kGram) {
-      Batch<__half>(options, form, shape, part, queue).run(known.safety, apart, scratch);
+      Batch<__half>(options, form, shape, part, queue).run(cublas_.get(), known.safety, apart, scratch);
     } else {
-      Batch<__nv_bfloat16>(options, form, shape, part, queue).run(known.safety, apart, scratch);
+      Batch<__nv_bfloat16>(options, form, shape, part, queue).run(cublas_.get(), known.safety, apart, scratch);
     }
   }
 }

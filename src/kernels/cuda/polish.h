@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -18,7 +19,9 @@ int64_t polish_batch(MatrixShape shape, int multiprocessors);
 
 class Polisher {
  public:
-  explicit Polisher(int device);
+  enum class Products : uint8_t { kBest, kCublas };
+  explicit Polisher(int device, Products products = Products::kBest);
+  ~Polisher();
 
   // So that a batch goes through the steps at once if its matrices are equally far apart, on 16 bytes; for 1, what any
   // batch can do with.
@@ -37,6 +40,7 @@ class Polisher {
   };
   const Known& known(const Coefficients& coefficients) const;
 
+  std::unique_ptr<Cublas> cublas_;  // where our own products do not run
   mutable std::vector<Known> known_;
 };
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_cublas.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/sm90.cuh"
 
@@ -407,7 +408,7 @@ bool products_available(int device) {
   return major == 9 && minor == 0;
 }
 
-void multiply(const Product& p, Queue& queue) {
+void multiply(const Product& p, Queue& queue, Cublas* instead) {
   if (p.batch == 0 || p.d.rows == 0 || p.d.columns == 0) return;
   const auto require = [&](const char* name, const Matrices& m, int64_t rows, int64_t columns) {
     const bool aligned = reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.pitch % 8 == 0 && m.stride % 8 == 0;
@@ -421,13 +422,14 @@ void multiply(const Product& p, Queue& queue) {
   require("B", p.b, p.b_transposed ? p.d.columns : inner, p.b_transposed ? inner : p.d.columns);
   require("D", p.d, p.d.rows, p.symmetric ? p.d.rows : p.d.columns);
   if (p.c.data != nullptr) require("C", p.c, p.d.rows, p.d.columns);
-  const int64_t kind =
-      static_cast<int64_t>(p.type) | (p.a_transposed ? 2 : 0) | (p.b_transposed ? 4 : 0) | (p.symmetric ? 8 : 0);
+  const int64_t kind = static_cast<int64_t>(p.type) | (p.a_transposed ? 2 : 0) | (p.b_transposed ? 4 : 0) |
+                       (p.symmetric ? 8 : 0) | (instead != nullptr ? 16 : 0);
   for (const Matrices& m : {p.a, p.b, p.c, p.d}) {
     queue.sign(std::array{reinterpret_cast<int64_t>(m.data), m.rows, m.columns, m.pitch, m.stride});
   }
   queue.launch("product", {kind, p.batch, reinterpret_cast<int64_t>(p.scalars), p.scalars_stride},
                [&](cudaStream_t stream) {
+                 if (instead != nullptr) return instead->multiply(p, stream);
                  p.type == Half::kF16 ? launch<__half>(p, stream) : launch<__nv_bfloat16>(p, stream);
                });
 }

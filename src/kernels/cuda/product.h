@@ -1,4 +1,4 @@
-// Batched products of 16-bit matrices with f32 accumulation, on the tensor cores of Hopper (sm_90a).
+// Batched products of 16-bit matrices with f32 accumulation, on the tensor cores of Hopper (sm_90a), or by cuBLAS.
 //
 // The result for a matrix does not depend on the batch it is in. docs/kernels.md says how they are made and what was
 // measured.
@@ -9,6 +9,8 @@
 #include "kernels/cuda/queue.h"
 
 namespace muster::kernels::cuda {
+
+class Cublas;
 
 enum class Half : uint8_t { kBf16, kF16 };
 
@@ -46,7 +48,7 @@ struct Product {
 bool products_available(int device);
 
 // Throws InvalidArgument for operands that do not fit and DeviceError.
-void multiply(const Product& product, Queue& queue);
+void multiply(const Product& product, Queue& queue, Cublas* instead = nullptr);  // of our own
 
 // Floating-point operations executed, tiles included.
 double flops(const Product& product);

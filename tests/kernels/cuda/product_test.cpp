@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "device_memory.h"
+#include "kernels/cuda/cuda_cublas.h"
 #include "muster/error.h"
 
 namespace muster::kernels::cuda {
@@ -80,7 +81,13 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
     const DeviceVector<uint16_t> c_device(addend.bits);
     const DeviceVector<uint16_t> d_device(addend.bits.size());
     const DeviceVector<uint16_t> alone_device(addend.bits.size());
-    const DeviceVector<Scalars> scalars(std::vector<Scalars>{{0.75F, -1.5F}});
+    // Every other one is a matrix's.
+    std::vector<Scalars> scalars_of(static_cast<size_t>(2 * c.batch));
+    for (size_t m = 0; m < static_cast<size_t>(c.batch); ++m) {
+      scalars_of[2 * m] = {0.75F + static_cast<float>(m), -1.5F - static_cast<float>(m)};
+    }
+    const DeviceVector<Scalars> scalars(scalars_of);
+    Queue queue(nullptr);
 
     Product p;
     p.type = type;
@@ -99,7 +106,9 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
     p.symmetric = c.symmetric;
     p.batch = c.batch;
     p.scalars = scalars.data();
-    multiply(p, nullptr);
+    p.scalars_stride = 2;
+    check(cudaDeviceSynchronize(), "operands");  // the streams of a queue do not wait for them
+    multiply(p, queue);
     for (int64_t m = 0; m < c.batch; ++m) {
       Product alone = p;
       alone.batch = 1;
@@ -107,11 +116,20 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
         if (x->data != nullptr) x->data = static_cast<uint16_t*>(x->data) + m * x->stride;
       }
       alone.d.data = alone_device.data() + m * alone.d.stride;
-      multiply(alone, nullptr);
+      alone.scalars = scalars.data() + 2 * m;
+      alone.scalars_stride = 0;
+      multiply(alone, queue);
     }
     check(cudaDeviceSynchronize(), "products");
     const std::vector<uint16_t> d = d_device.values();
     EXPECT_EQ(d, alone_device.values());
+    std::vector<std::vector<uint16_t>> results{d};
+    if (Cublas::available()) {
+      Cublas cublas;
+      multiply(p, queue, &cublas);
+      check(cudaDeviceSynchronize(), "products of cuBLAS");
+      results.push_back(d_device.values());
+    }
 
     const double epsilon = type == Half::kBf16 ? 0x1p-8 : 0x1p-10;
     for (const int64_t m : {int64_t{0}, c.batch - 1}) {
@@ -122,9 +140,14 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
             sum += (c.a_transposed ? a.at(type, m, k, i) : a.at(type, m, i, k)) *
                    (c.b_transposed ? b.at(type, m, j, k) : b.at(type, m, k, j));
           }
-          const double expected = 0.75 * sum - (c.beta ? 1.5 * addend.at(type, m, i, j) : 0);
-          const float got = to_float(type, d[static_cast<size_t>(m * p.d.stride + i * p.d.pitch + j)]);
-          ASSERT_NEAR(got, expected, epsilon * std::abs(expected) + 1e-4) << m << ": " << i << ", " << j;
+          const Scalars& own = scalars_of[static_cast<size_t>(2 * m)];
+          const double expected = static_cast<double>(own.alpha) * sum +
+                                  (c.beta ? static_cast<double>(own.beta) * addend.at(type, m, i, j) : 0);
+          for (const std::vector<uint16_t>& result : results) {
+            const float got = to_float(type, result[static_cast<size_t>(m * p.d.stride + i * p.d.pitch + j)]);
+            ASSERT_NEAR(got, expected, epsilon * std::abs(expected) + 1e-4)
+                << (&result == results.data() ? "" : "cuBLAS ") << m << ": " << i << ", " << j;
+          }
         }
       }
     }
@@ -155,7 +178,8 @@ TEST_F(DeviceTest, ProductsNameOperandsThatDoNotFit) {
   p.d = {memory.data(), 8, 8, 8, 64};
   p.a.pitch = 17;
   try {
-    multiply(p, nullptr);
+    Queue queue(nullptr);
+    multiply(p, queue);
     FAIL();
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("product: A is 8x16, pitch 17"));
