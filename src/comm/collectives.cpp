@@ -69,37 +69,6 @@ class Reduction final : public Request {
   bool done_ = false;
 };
 
-// Ascending peers; empty messages dropped, the one to oneself taken out and returned.
-template <typename Message>
-Message take_messages(std::span<const Message> given, std::vector<Message>& taken, const Communicator& comm,
-                      std::string_view name, std::string_view direction) {
-  Message self;
-  self.peer = comm.rank();
-  for (const Message& message : given) {
-    if (message.peer < 0 || message.peer >= comm.size()) {
-      throw InvalidArgument(
-          fmt::format("{}: {} rank {}, but there are {} ranks", name, direction, message.peer, comm.size()));
-    }
-    if (message.bytes < 0 || (message.bytes > 0 && message.data == nullptr)) {
-      throw InvalidArgument(fmt::format("{}: {} bytes {} rank {} at {}", name, message.bytes, direction, message.peer,
-                                        fmt::ptr(message.data)));
-    }
-    if (message.bytes > 0) taken.push_back(message);
-  }
-  std::sort(taken.begin(), taken.end(), [](const Message& a, const Message& b) { return a.peer < b.peer; });
-  const auto twice = std::adjacent_find(taken.begin(), taken.end(),
-                                        [](const Message& a, const Message& b) { return a.peer == b.peer; });
-  if (twice != taken.end()) {
-    throw InvalidArgument(fmt::format("{}: two messages {} rank {}", name, direction, twice->peer));
-  }
-  const auto mine = std::find_if(taken.begin(), taken.end(), [&](const Message& m) { return m.peer == comm.rank(); });
-  if (mine != taken.end()) {
-    self = *mine;
-    taken.erase(mine);
-  }
-  return self;
-}
-
 void check_bytes(int64_t bytes, std::string_view kind, std::string_view label) {
   if (bytes < 0) throw InvalidArgument(fmt::format("{} '{}': {} bytes", kind, label, bytes));
 }
@@ -108,20 +77,15 @@ void check_bytes(int64_t bytes, std::string_view kind, std::string_view label) {
 
 std::unique_ptr<Request> Collectives::start(std::string_view kind, std::string_view label, std::span<const Send> sends,
                                             std::span<const Receive> receives) {
-  Posting posting;
-  posting.name = fmt::format("{} '{}'", kind, label);
-  const Send from_self = take_messages(sends, posting.sends, *this, posting.name, "to");
-  const Receive to_self = take_messages(receives, posting.receives, *this, posting.name, "from");
-  if (from_self.bytes != to_self.bytes) {
-    throw InvalidArgument(bytes_differ(posting.name, from_self, rank(), to_self.bytes));
-  }
-  std::unique_ptr<Request> request = post(std::move(posting));
+  Messages messages = check_messages(fmt::format("{} '{}'", kind, label), sends, receives, rank(), size());
+  std::unique_ptr<Request> request = post(std::move(messages.posting));
   // In place there is nothing to copy, and peers may be reading it already.
-  if (from_self.data != to_self.data) {
-    std::memcpy(to_self.data, from_self.data, static_cast<size_t>(from_self.bytes));
-  }
+  const Send& self = messages.from_self;
+  if (self.data != messages.to_self.data) copy(messages.to_self.data, self.data, self.bytes);
   return request;
 }
+
+void Collectives::copy(void* to, const void* from, int64_t bytes) { std::memcpy(to, from, static_cast<size_t>(bytes)); }
 
 std::unique_ptr<Request> Collectives::exchange(std::span<const Send> sends, std::span<const Receive> receives,
                                                std::string_view label) {

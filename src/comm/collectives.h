@@ -25,6 +25,8 @@ class Collectives : public Communicator {
   // Starts the messages of this rank's next operation. Every rank posts the same names in the same order, and the
   // backend fails where it sees that they do not. Throws CommError if the communicator is dead.
   virtual std::unique_ptr<Request> post(Posting posting) = 0;
+  // The message to oneself.
+  virtual void copy(void* to, const void* from, int64_t bytes);
 
  private:
   // Checks the messages and copies the one to oneself.

@@ -1,6 +1,7 @@
 #include "comm/operation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -17,7 +18,50 @@ const Message* find(const std::vector<Message>& messages, int32_t peer) {
   return at != messages.end() && at->peer == peer ? &*at : nullptr;
 }
 
+// Ascending peers; empty messages dropped, the one to oneself taken out and returned.
+template <typename Message>
+Message take_messages(std::span<const Message> given, std::vector<Message>& taken, int32_t rank, int32_t size,
+                      std::string_view name, std::string_view direction) {
+  Message self;
+  self.peer = rank;
+  for (const Message& message : given) {
+    if (message.peer < 0 || message.peer >= size) {
+      throw InvalidArgument(fmt::format("{}: {} rank {}, but there are {} ranks", name, direction, message.peer, size));
+    }
+    if (message.bytes < 0 || (message.bytes > 0 && message.data == nullptr)) {
+      throw InvalidArgument(fmt::format("{}: {} bytes {} rank {} at {}", name, message.bytes, direction, message.peer,
+                                        fmt::ptr(message.data)));
+    }
+    if (message.bytes > 0) taken.push_back(message);
+  }
+  std::sort(taken.begin(), taken.end(), [](const Message& a, const Message& b) { return a.peer < b.peer; });
+  const auto twice = std::adjacent_find(taken.begin(), taken.end(),
+                                        [](const Message& a, const Message& b) { return a.peer == b.peer; });
+  if (twice != taken.end()) {
+    throw InvalidArgument(fmt::format("{}: two messages {} rank {}", name, direction, twice->peer));
+  }
+  const auto mine = std::find_if(taken.begin(), taken.end(), [&](const Message& m) { return m.peer == rank; });
+  if (mine != taken.end()) {
+    self = *mine;
+    taken.erase(mine);
+  }
+  return self;
+}
+
 }  // namespace
+
+Messages check_messages(std::string name, std::span<const Send> sends, std::span<const Receive> receives, int32_t rank,
+                        int32_t size) {
+  Messages messages;
+  Posting& posting = messages.posting;
+  posting.name = std::move(name);
+  messages.from_self = take_messages(sends, posting.sends, rank, size, posting.name, "to");
+  messages.to_self = take_messages(receives, posting.receives, rank, size, posting.name, "from");
+  if (messages.from_self.bytes != messages.to_self.bytes) {
+    throw InvalidArgument(bytes_differ(posting.name, messages.from_self, rank, messages.to_self.bytes));
+  }
+  return messages;
+}
 
 const Send* find_send(const Posting& posting, int32_t peer) { return find(posting.sends, peer); }
 

@@ -19,6 +19,15 @@ struct Posting {
   std::vector<Receive> receives;
 };
 
+// What a caller gave, checked: throws InvalidArgument. Empty messages are dropped, the one to oneself is apart.
+struct Messages {
+  Posting posting;
+  Send from_self;
+  Receive to_self;
+};
+Messages check_messages(std::string name, std::span<const Send> sends, std::span<const Receive> receives, int32_t rank,
+                        int32_t size);
+
 // The message with this peer, or null.
 const Send* find_send(const Posting& posting, int32_t peer);
 const Receive* find_receive(const Posting& posting, int32_t peer);

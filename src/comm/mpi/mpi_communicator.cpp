@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "comm/backoff.h"
 #include "comm/collectives.h"
 #include "comm/mpi/mpi_library.h"
 #include "comm/mpi/mpi_world.h"

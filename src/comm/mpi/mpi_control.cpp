@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "comm/backoff.h"
 #include "comm/mpi/mpi_library.h"
 #include "muster/error.h"
 
@@ -79,7 +80,7 @@ void Control::tell(Notice::Kind kind, int64_t operations, const std::string& cau
   }
 }
 
-bool Control::is_gone(int32_t rank) const { return mpi::is_gone((*processes_)[rank], (*processes_)[rank_]); }
+bool Control::is_gone(int32_t rank) const { return comm::is_gone((*processes_)[rank], (*processes_)[rank_]); }
 
 void Control::close() {
   check(MPI_Cancel(&listening_), "MPI_Cancel");

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/mpi/mpi_process.h"
 #include "comm/operation.h"
+#include "comm/process.h"
 
 namespace muster::comm::mpi {
 

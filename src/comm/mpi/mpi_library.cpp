@@ -1,11 +1,8 @@
 #include "comm/mpi/mpi_library.h"
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <mutex>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -56,19 +53,6 @@ std::string error_text(int code) {
 
 void check(int code, std::string_view call) {
   if (code != MPI_SUCCESS) throw CommError(fmt::format("{}: {}", call, error_text(code)));
-}
-
-void Backoff::pause() {
-  constexpr int kSpins = 64;
-  constexpr int kYields = 512;
-  ++polls_;
-  if (polls_ <= kSpins) return;
-  if (polls_ <= kSpins + kYields) {
-    std::this_thread::yield();
-  } else {
-    const int microseconds = std::min(20 * (polls_ - kSpins - kYields), 1000);
-    std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
-  }
 }
 
 }  // namespace muster::comm::mpi

@@ -20,14 +20,4 @@ std::string error_text(int code);
 // Throws CommError unless the code is MPI_SUCCESS. `call` as in "MPI_Isend".
 void check(int code, std::string_view call);
 
-// Waits between polls: short at first, then longer, never more than a millisecond.
-class Backoff {
- public:
-  void pause();
-  void reset() { polls_ = 0; }
-
- private:
-  int polls_ = 0;
-};
-
 }  // namespace muster::comm::mpi

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "comm/backoff.h"
 #include "comm/mpi/mpi_library.h"
 #include "muster/error.h"
 

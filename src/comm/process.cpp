@@ -1,4 +1,4 @@
-#include "comm/mpi/mpi_process.h"
+#include "comm/process.h"
 
 #include <cerrno>
 #include <fstream>
@@ -9,7 +9,7 @@
 
 #include <sys/stat.h>
 
-namespace muster::comm::mpi {
+namespace muster::comm {
 
 ProcessId this_process() {
   std::string boot;
@@ -28,4 +28,4 @@ bool is_gone(const ProcessId& other, const ProcessId& self) {
   return kill(static_cast<pid_t>(other.process), 0) != 0 && errno == ESRCH;
 }
 
-}  // namespace muster::comm::mpi
+}  // namespace muster::comm

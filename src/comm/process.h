@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace muster::comm::mpi {
+namespace muster::comm {
 
 // Plain data: ranks send it to one another.
 struct ProcessId {
@@ -19,4 +19,4 @@ ProcessId this_process();
 // True only if it ran in the same place as this process, and runs no more.
 bool is_gone(const ProcessId& other, const ProcessId& self);
 
-}  // namespace muster::comm::mpi
+}  // namespace muster::comm

@@ -1,0 +1,39 @@
+# NCCL and cuBLAS, where nvcc is: MUSTER_NCCL says so, MUSTER_CUBLAS_INCLUDE is the folder of cublas_v2.h if it was
+# found. Only headers are needed, the libraries are opened at run time. The machine's own come first, then NVIDIA's
+# packages on PyPI; without either Muster is built without.
+
+set(MUSTER_NCCL OFF)
+
+function(muster_find_header variable header package)
+  set(folder ${PROJECT_BINARY_DIR}/cuda_packages)
+  set(hints ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} ${folder}/include)
+  find_path(${variable} ${header} HINTS ${hints} DOC "Folder of ${header}")
+  find_package(Python3 QUIET COMPONENTS Interpreter)
+  if(NOT ${variable} AND Python3_FOUND)
+    message(STATUS "Fetching ${header} (${package})")
+    execute_process(COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/cuda_packages ${folder} ${package}
+      RESULT_VARIABLE result OUTPUT_QUIET ERROR_VARIABLE error ERROR_STRIP_TRAILING_WHITESPACE TIMEOUT 300)
+    if(NOT result EQUAL 0)
+      message(STATUS "${header} not found, nor fetched: ${error}")
+    endif()
+    find_path(${variable} ${header} HINTS ${hints} DOC "Folder of ${header}")
+  endif()
+endfunction()
+
+if(MUSTER_CUDA)
+  muster_find_header(MUSTER_NCCL_INCLUDE nccl.h nvidia-nccl-cu13==2.28.*)
+  muster_find_header(MUSTER_CUBLAS_INCLUDE cublas_v2.h nvidia-cublas==13.0.*)
+  if(MUSTER_NCCL_INCLUDE)
+    set(MUSTER_NCCL ON)
+  endif()
+endif()
+
+# Keeps either src/comm/nccl/no_nccl.cpp or the rest of that folder.
+function(muster_choose_nccl_sources list)
+  if(MUSTER_NCCL)
+    list(FILTER ${list} EXCLUDE REGEX "/src/comm/nccl/no_nccl\\.cpp$")
+  else()
+    list(FILTER ${list} EXCLUDE REGEX "/src/comm/nccl/nccl[^/]*\\.cpp$")
+  endif()
+  set(${list} ${${list}} PARENT_SCOPE)
+endfunction()

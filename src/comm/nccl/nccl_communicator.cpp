@@ -1,0 +1,131 @@
+#include "comm/nccl/nccl_communicator.h"
+
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "comm/backoff.h"
+#include "comm/collectives.h"
+#include "comm/nccl/nccl_library.h"
+#include "comm/nccl/nccl_streams.h"
+#include "comm/nccl/nccl_world.h"
+#include "muster/error.h"
+
+namespace muster::comm::nccl {
+
+namespace {
+
+class NcclRequest final : public Request {
+ public:
+  NcclRequest(std::shared_ptr<World> world, std::shared_ptr<Operation> operation)
+      : world_(std::move(world)), operation_(std::move(operation)) {}
+  ~NcclRequest() override {
+    try {
+      wait();
+    } catch (const Error&) {
+    }
+  }
+
+  bool test() override {
+    if (!test_deadline_) test_deadline_ = deadline_after(world_->timeout());
+    return world_->advance(*operation_, *test_deadline_);
+  }
+  void wait() override {
+    const Clock::time_point deadline = deadline_after(world_->timeout());
+    for (Backoff backoff; !world_->advance(*operation_, deadline);) backoff.pause();
+  }
+
+ private:
+  std::shared_ptr<World> world_;
+  std::shared_ptr<Operation> operation_;
+  std::optional<Clock::time_point> test_deadline_;
+};
+
+class NcclCommunicator final : public Collectives {
+ public:
+  explicit NcclCommunicator(std::shared_ptr<World> world) : world_(std::move(world)), streams_(world_) {}
+
+  int32_t rank() const override { return world_->rank(); }
+  int32_t size() const override { return world_->size(); }
+  std::chrono::milliseconds timeout() const override { return world_->timeout(); }
+  void abort(std::string_view reason) override { world_->abort(reason); }
+  StreamCommunicator* on_stream() override { return &streams_; }
+
+ private:
+  std::unique_ptr<Request> post(Posting posting) override {
+    return std::make_unique<NcclRequest>(world_, world_->post(std::move(posting)));
+  }
+  void copy(void* to, const void* from, int64_t bytes) override { world_->copy(to, from, bytes); }
+
+  std::shared_ptr<World> world_;  // requests keep it: this rank leaves when the last of them is gone
+  Streams streams_;
+};
+
+}  // namespace
+
+NcclId make_id() {
+  ncclUniqueId unique = {};
+  if (const ncclResult_t result = library().get_unique_id(&unique); result != ncclSuccess) {
+    throw CommError(fmt::format("make_nccl_id: {}", library().get_error_string(result)));
+  }
+  NcclId id;
+  std::memcpy(id.bytes.data(), unique.internal, id.bytes.size());
+  return id;
+}
+
+std::unique_ptr<Communicator> make_communicator(const NcclId& id, int32_t rank, int32_t size,
+                                                const CommOptions& options, const Limits& limits) {
+  check_options(options);
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw InvalidArgument(fmt::format("make_nccl_communicator: rank {} of {}", rank, size));
+  }
+  library();
+  return std::make_unique<NcclCommunicator>(std::make_shared<World>(id, rank, size, options, limits));
+}
+
+std::unique_ptr<Communicator> make_communicator(Communicator& others, const CommOptions& options,
+                                                const Limits& limits) {
+  check_options(options);
+  // A rank without NCCL says so, lest the others wait for it.
+  struct Offer {
+    int32_t able = 0;
+    NcclId id;
+  };
+  Offer mine;
+  std::string missing = find_library().missing;
+  if (missing.empty() && others.rank() == 0) {
+    try {
+      mine.id = make_id();
+    } catch (const CommError& error) {
+      missing = error.what();
+    }
+  }
+  mine.able = missing.empty();
+  std::vector<Offer> all(static_cast<size_t>(others.size()));
+  others.all_gather(&mine, all.data(), sizeof mine, "make_nccl_communicator")->wait();
+  if (!missing.empty()) throw CommError("make_nccl_communicator: " + missing);
+  for (int32_t rank = 0; rank < others.size(); ++rank) {
+    if (!all[rank].able) throw CommError(fmt::format("make_nccl_communicator: rank {} has no NCCL", rank));
+  }
+  return make_communicator(all[0].id, others.rank(), others.size(), options, limits);
+}
+
+}  // namespace muster::comm::nccl
+
+namespace muster {
+
+bool nccl_available() { return comm::nccl::find_library().missing.empty(); }
+
+NcclId make_nccl_id() { return comm::nccl::make_id(); }
+
+std::unique_ptr<Communicator> make_nccl_communicator(const NcclId& id, int32_t rank, int32_t size,
+                                                     const CommOptions& options) {
+  return comm::nccl::make_communicator(id, rank, size, options, {});
+}
+
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& others, const CommOptions& options) {
+  return comm::nccl::make_communicator(others, options, {});
+}
+
+}  // namespace muster

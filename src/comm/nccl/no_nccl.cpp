@@ -1,0 +1,29 @@
+// Stands in for this folder where NCCL is not built in.
+#include <string>
+
+#include "muster/communicator.h"
+#include "muster/error.h"
+
+namespace muster {
+
+namespace {
+
+[[noreturn]] void refuse(const char* function) {
+  throw CommError(std::string(function) + ": CUDA or nccl.h was not found when Muster was built");
+}
+
+}  // namespace
+
+bool nccl_available() { return false; }
+
+NcclId make_nccl_id() { refuse("make_nccl_id"); }
+
+std::unique_ptr<Communicator> make_nccl_communicator(const NcclId&, int32_t, int32_t, const CommOptions&) {
+  refuse("make_nccl_communicator");
+}
+
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator&, const CommOptions&) {
+  refuse("make_nccl_communicator");
+}
+
+}  // namespace muster
