@@ -1,6 +1,5 @@
-# NCCL and cuBLAS, where nvcc is: MUSTER_NCCL says so, MUSTER_CUBLAS_INCLUDE is the folder of cublas_v2.h if it was
-# found. Only headers are needed, the libraries are opened at run time. The machine's own come first, then NVIDIA's
-# packages on PyPI; without either Muster is built without.
+# NCCL, where nvcc is: MUSTER_NCCL says so. Only its header is needed, the library is opened at run time. The machine's
+# own comes first, then NVIDIA's package on PyPI; without either Muster is built without.
 
 set(MUSTER_NCCL OFF)
 
@@ -22,7 +21,6 @@ endfunction()
 
 if(MUSTER_CUDA)
   muster_find_header(MUSTER_NCCL_INCLUDE nccl.h nvidia-nccl-cu13==2.28.*)
-  muster_find_header(MUSTER_CUBLAS_INCLUDE cublas_v2.h nvidia-cublas==13.0.*)
   if(MUSTER_NCCL_INCLUDE)
     set(MUSTER_NCCL ON)
   endif()
