@@ -86,7 +86,7 @@ void World::connect(Clock::time_point deadline) {
   exchange("streams", id, ids);
   streams_ = std::make_unique<Ranks>(ids[0], rank_, size_, 0, deadline);
 
-  // The bytes of an entry, from each to each, and a sum: a graph captured later finds all connections made.
+  // A few bytes from each to each, and a sum: a graph captured later finds all connections made.
   std::vector<Send> sends;
   std::vector<Receive> receives;
   for (int32_t peer = 0; peer < size_; ++peer) {
@@ -118,7 +118,10 @@ void World::close() {
   try {
     roll_call_.begin(Word::kLeft, "");
     call_roll();
-    if (!finish_round(deadline)) return;
+    for (Backoff backoff; !launched_is_done(); backoff.pause()) {
+      look_for_the_dead("leaving");
+      if (failure_ || Clock::now() >= deadline) return;
+    }
     if (const auto trouble = roll_call_.trouble()) return part(*trouble);
   } catch (const Error&) {
     return;
