@@ -89,7 +89,8 @@ class Steps {
       form_gram(now, 0, first ? of_each(&FirstScalars::gram) : of_all(one()));
       if (first) rescale(now, 0);
       multiply_grams(0, 0, 0, 1, polynomial(s));
-      multiply_x(1, now, true, first ? of_each(&FirstScalars::product) : of_all(product(s)));
+      const bool last = s + 1 == coefficients_.steps.size();
+      multiply_x(1, now, true, first ? of_each(&FirstScalars::product) : of_all(product(s)), last);
       now = 1 - now;
     }
     return now;
@@ -110,14 +111,14 @@ class Steps {
     for (size_t s = 0; s < steps; ++s) {
       const bool fresh = s == 0 || s == kRestart;
       if (s == kRestart) {
-        multiply_x(q, now, false, of_all(one()));
+        multiply_x(q, now, false, of_all(one()), false);
         now = 1 - now;
         form_gram(now, r, of_all(one()));
       }
-      multiply_grams(r, r, r, z, polynomial(s));
       if (fresh) {
-        form_q(z, q, product(s));
+        form_z_and_q(r, z, q, s);
       } else {
+        multiply_grams(r, r, r, z, polynomial(s));
         multiply_grams(q, z, q, free, product(s));
         std::swap(q, free);
       }
@@ -125,7 +126,7 @@ class Steps {
       multiply_grams(r, z, r, free, product(s));
       multiply_grams(z, free, free, r, product(s));
     }
-    multiply_x(q, now, false, of_all(one()));
+    multiply_x(q, now, false, of_all(one()), true);
     return 1 - now;
   }
 
@@ -170,16 +171,30 @@ class Steps {
   }
   // gram(to) = alpha gram(a) gram(b) + beta gram(c), all of which commute.
   void multiply_grams(int a, int b, int c, int to, const Scalars* scalars) const {
+    multiply(product_of_grams(a, b, c, to, scalars), queue_, iterates_.cublas);
+  }
+  Product product_of_grams(int a, int b, int c, int to, const Scalars* scalars) const {
     Product p = product_of(gram(a), gram(b), gram(c), gram(to), of_all(scalars));
     p.symmetric = true;
     p.b_transposed = true;
+    return p;
+  }
+  // Z = c R^2 + b R and Q = Z + a I.
+  void form_z_and_q(int r, int z, int q, size_t s) const {
+    Product p = product_of_grams(r, r, r, z, polynomial(s));
+    if (iterates_.cublas == nullptr) {
+      p.d_and_identity = gram(q);
+      p.identity = product(s);
+    }
     multiply(p, queue_, iterates_.cublas);
+    if (iterates_.cublas != nullptr) form_q(z, q, product(s));
   }
   // gram(q) X, or X gram(q) for tall matrices, and beta X.
-  void multiply_x(int q, int from, bool add, ScalarsOf scalars) const {
+  void multiply_x(int q, int from, bool add, ScalarsOf scalars, bool last) const {
     Product p = product_of(wide_ ? gram(q) : x(from), wide_ ? x(from) : gram(q), add ? x(from) : Matrices{},
                            x(1 - from), scalars);
     p.b_transposed = !wide_;
+    if (last) p.row_squares = iterates_.row_squares;
     multiply(p, queue_, iterates_.cublas);
   }
 

@@ -43,6 +43,7 @@ struct Iterates {
   std::array<void*, 4> grams{};         // grams_of(form), each batch x n x pitch_of(n), with n the shorter side
   float* line_factors = nullptr;        // batch x n
   const FirstScalars* norms = nullptr;  // one a matrix, on the device; only for the standard form
+  float* row_squares = nullptr;         // of the result, as products sum them; null: nobody wants them, as from cuBLAS
 };
 
 // Which of `x` holds the result.

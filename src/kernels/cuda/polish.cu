@@ -291,6 +291,9 @@ class Batch {
     auto* const line_norms = reinterpret_cast<Norms*>(take(layout.line_norm_bytes));
     iterates.norms = norms;
     iterates.line_factors = lines;
+    const bool sums_rows =
+        options_.normuon.has_value() && options_.normuon->axis == LineAxis::kRows && cublas == nullptr;
+    if (sums_rows) iterates.row_squares = squares;
 
     matrices_ = queue_.put(batch_);
     // The standard form begins with X where and as it is, if it can.
@@ -301,7 +304,7 @@ class Batch {
     LineFactors line_factors{};
     if (options_.normuon.has_value()) {
       const LineSums line_sums{options_.normuon->axis, shape_};
-      sum_lines(half_of(form_), o, count, line_sums, squares, queue_);
+      if (!sums_rows) sum_lines(half_of(form_), o, count, line_sums, squares, queue_);
       advance_variances(count, line_sums, {matrices_, queue_.put(*options_.normuon), squares, lines, line_norms},
                         queue_);
       line_factors = {lines, line_norms, static_cast<int>(line_sums.lines()), static_cast<int>(norms_of(line_sums))};

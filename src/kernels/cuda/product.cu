@@ -5,279 +5,11 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_cublas.h"
 #include "kernels/cuda/product.h"
-#include "kernels/cuda/sm90.cuh"
+#include "kernels/cuda/product_kernel.cuh"
 
 namespace muster::kernels::cuda {
 
 namespace {
-
-constexpr int kTile = 128;  // columns of a tile, and rows of a warpgroup's part of one
-constexpr int kDepth = 64;
-constexpr int kHalfBytes = 2;
-constexpr int kBoxBytes = 64 * 64 * kHalfBytes;  // what the copy engine moves at once: 64 rows of 128 bytes
-constexpr int kStagingBytes = 2 * kBoxBytes;     // of a warpgroup: half its part, 64 x 128, on its way out
-constexpr int kThreads = 3 * 128;
-
-// A block has two warpgroups that multiply, and a warp that feeds them from a ring of stages, each 64 deep.
-// In turns: each has a 128 x 128 tile; while one multiplies, the other writes out what it had. Together: both work on
-// one 256 x 128 tile, for which less is loaded.
-enum class Work : uint8_t { kInTurns, kTogether };
-
-template <Work kWork>
-struct Ring {
-  static constexpr bool kTogether = kWork == Work::kTogether;
-  static constexpr int kRows = kTogether ? 2 * kTile : kTile;
-  static constexpr int kStages = kTogether ? 4 : 6;
-  static constexpr int kABytes = kRows * kDepth * kHalfBytes;
-  static constexpr int kBytes = kABytes + kTile * kDepth * kHalfBytes;  // of a stage
-  static constexpr int kBarrierBytes = 8 * (2 * kStages + 2);
-  static constexpr int kSharedBytes = kStages * kBytes + 2 * kStagingBytes + kBarrierBytes;
-};
-
-struct Shape {
-  int inner;
-  int rows;
-  int columns;
-  int batch;
-  int tiles_across;  // tiles in a row
-  int tiles;         // a matrix
-  int64_t c_pitch;
-  int64_t c_stride;
-  int64_t scalars_stride;
-};
-
-struct Tile {
-  int matrix;
-  int row;  // of its first element
-  int column;
-};
-
-template <bool kSymmetric, int kRows>
-__device__ Tile tile_at(int number, const Shape& shape) {
-  int rest = number % shape.tiles;
-  int row = 0;
-  int column = 0;
-  if constexpr (kSymmetric) {
-    // A row of tiles has those up to the diagonal.
-    for (int width = kRows / kTile; rest >= width; width = min(width + kRows / kTile, shape.tiles_across)) {
-      rest -= width;
-      ++row;
-    }
-    column = rest;
-  } else {
-    row = rest / shape.tiles_across;
-    column = rest % shape.tiles_across;
-  }
-  return {number / shape.tiles, row * kRows, column * kTile};
-}
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
-#define MUSTER_SM90 1
-#endif
-
-template <typename T, Work kWork, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta>
-__global__ void __launch_bounds__(kThreads, 1)
-    product_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
-                   const __grid_constant__ CUtensorMap d_map, const __grid_constant__ CUtensorMap d_strip_map,
-                   const T* __restrict__ c, const Scalars* __restrict__ scalars, const Shape shape) {
-#ifdef MUSTER_SM90
-  using namespace sm90;
-  using Stages = Ring<kWork>;
-  constexpr bool kTogether = Stages::kTogether;
-  constexpr int kStages = Stages::kStages;
-  constexpr int kStageBytes = Stages::kBytes;
-  extern __shared__ __align__(1024) uint8_t memory[];
-  const uint32_t base = shared_address(memory);
-  const uint32_t staging = base + kStages * kStageBytes;
-  const uint32_t barriers = staging + 2 * kStagingBytes;
-  const auto full = [&](int stage) { return barriers + 8 * stage; };
-  const auto empty = [&](int stage) { return barriers + 8 * (kStages + stage); };
-  const auto turn = [&](int warpgroup) { return barriers + 8 * (2 * kStages + warpgroup); };
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
-      barrier_init(full(s), 1);
-      barrier_init(empty(s), kTogether ? 2 : 1);
-    }
-    barrier_init(turn(0), 1);
-    barrier_init(turn(1), 1);
-    barrier_init_fence();
-  }
-  __syncthreads();
-
-  const int total = shape.tiles * shape.batch;
-  const int steps = (shape.inner + kDepth - 1) / kDepth;
-  const int first_tile = static_cast<int>(blockIdx.x);
-  const int grid = static_cast<int>(gridDim.x);
-  if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x != 0) return;
-    int stage = 0;
-    uint32_t parity = 1;
-    for (int t = first_tile; t < total; t += grid) {
-      const Tile tile = tile_at<kSymmetric, Stages::kRows>(t, shape);
-      for (int s = 0; s < steps; ++s) {
-        barrier_wait(empty(stage), parity);
-        barrier_expect(full(stage), kStageBytes);
-        const uint32_t a = base + stage * kStageBytes;
-        const uint32_t b = a + Stages::kABytes;
-        if constexpr (kAcrossA) {
-          for (int x = 0; x < Stages::kRows / 64; ++x) {
-            load_box(a + x * kBoxBytes, a_map, full(stage), tile.row + x * 64, s * kDepth, tile.matrix);
-          }
-        } else {
-          load_box(a, a_map, full(stage), s * kDepth, tile.row, tile.matrix);
-        }
-        if constexpr (kAcrossB) {
-          load_box(b, b_map, full(stage), tile.column, s * kDepth, tile.matrix);
-          load_box(b + kBoxBytes, b_map, full(stage), tile.column + 64, s * kDepth, tile.matrix);
-        } else {
-          load_box(b, b_map, full(stage), s * kDepth, tile.column, tile.matrix);
-        }
-        if (++stage == kStages) {
-          stage = 0;
-          parity ^= 1;
-        }
-      }
-    }
-    return;
-  }
-
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-  const int group = static_cast<int>(threadIdx.x) / 128 - 1;
-  const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool elected = threadIdx.x % 128 == 0;
-  const uint32_t part = staging + group * kStagingBytes;
-  // Where element (row, 8 octet) of half a tile is staged: as the copy engine swizzles it.
-  const auto staged = [&](int row, int octet) {
-    return part + octet / 8 * kBoxBytes + row * 128 + (octet % 8 ^ (row & 7)) * 16;
-  };
-
-  int number = kTogether ? 0 : group;  // of this block's tiles
-  const int skip = kTogether ? 1 : 2;
-  for (int t = first_tile + number * grid; t < total; t += skip * grid, number += skip) {
-    Tile tile = tile_at<kSymmetric, Stages::kRows>(t, shape);
-    if (kTogether) tile.row += group * kTile;  // this group's part
-    const auto [alpha, beta] = load_pair(scalars + tile.matrix * shape.scalars_stride);
-    // A warp has 16 rows of each half of the tile; 16 lanes with 16 bytes each are a row of C.
-    const auto load_c = [&](uint4(&v)[8], int half) {
-#pragma unroll
-      for (int r = 0; r < 8; ++r) {
-        const int row = tile.row + half * 64 + warp * 16 + 2 * r + lane / 16;
-        const int column = tile.column + lane % 16 * 8;
-        const bool inside = row < shape.rows && column < shape.columns;
-        v[r] =
-            inside ? load_global(c + tile.matrix * shape.c_stride + row * shape.c_pitch + column) : uint4{0, 0, 0, 0};
-      }
-    };
-    uint4 c_rows[8];
-    float sums[2][64];
-
-    // The other group has waited for all its stages: those that follow are this group's.
-    if (!kTogether) barrier_wait(turn(group), (number / 2 + 1 + group) & 1);
-    const int64_t before = static_cast<int64_t>(number) * steps;
-    int stage = static_cast<int>(before % kStages);
-    uint32_t parity = static_cast<uint32_t>(before / kStages & 1);
-    for (int s = 0; s < steps; ++s) {
-      barrier_wait(full(stage), parity);
-      if (!kTogether && s + 1 == steps && elected) barrier_arrive(turn(1 - group));
-      const uint32_t stage_base = base + stage * kStageBytes;
-      const uint32_t a = stage_base + (kTogether ? group * 2 * kBoxBytes : 0);
-      const uint32_t b = stage_base + Stages::kABytes;
-      multiply_fence();
-#pragma unroll
-      for (int k = 0; k < kDepth / 16; ++k) {
-        const uint64_t b_tile = kAcrossB ? tile_across(b + k * 2048) : tile_along(b + k * 32);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint32_t a_half = a + half * kBoxBytes;
-          const uint64_t a_tile = kAcrossA ? tile_across(a_half + k * 2048) : tile_along(a_half + k * 32);
-          multiply_add<T, kAcrossA, kAcrossB>(sums[half], a_tile, b_tile, s == 0 && k == 0);
-        }
-      }
-      multiply_commit();
-      if (kBeta && s + 1 == steps) load_c(c_rows, 0);
-      if (s > 0) {
-        multiply_wait<1>();
-        if (elected) barrier_arrive(empty((stage + kStages - 1) % kStages));
-      }
-      if (++stage == kStages) {
-        stage = 0;
-        parity ^= 1;
-      }
-    }
-    multiply_wait<0>();
-    if (elected) barrier_arrive(empty((stage + kStages - 1) % kStages));
-
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = tile.row + half * 64;
-      if (kSymmetric && tile.column > row + 63) continue;  // above the diagonal
-      if (lane == 0) stores_read();
-      if (kSymmetric) {
-        warpgroup_sync(1 + group);
-      } else {
-        __syncwarp();
-      }
-      if (kBeta) {
-#pragma unroll
-        for (int r = 0; r < 8; ++r) store_shared(staged(warp * 16 + 2 * r + lane / 16, lane % 16), c_rows[r]);
-        __syncwarp();
-        if (half == 0) load_c(c_rows, 1);
-      }
-      const auto quad = [&](int q) {
-        const float* const v = &sums[half][q * 4];
-        return Quad{{pack<T>(v[0], v[1]), pack<T>(v[2], v[3]), pack<T>(v[4], v[5]), pack<T>(v[6], v[7])}};
-      };
-#pragma unroll
-      for (int q = 0; q < 16; q += 2) {
-        const uint32_t at = staged(warp * 16 + lane % 16, q + lane / 16);
-        float* const v = &sums[half][q * 4];
-        if (kBeta) {
-          const Quad old = load_quad(at);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float2 pair = unpack<T>(old.v[i]);
-            v[2 * i] = alpha * v[2 * i] + beta * pair.x;
-            v[2 * i + 1] = alpha * v[2 * i + 1] + beta * pair.y;
-          }
-        } else {
-#pragma unroll
-          for (int i = 0; i < 8; ++i) v[i] *= alpha;
-        }
-        store_quad(at, quad(q));
-      }
-      publish();
-      __syncwarp();
-      if (lane == 0) {
-        const uint32_t strip = part + warp * 16 * 128;
-        store_box(d_strip_map, strip, tile.column, row + warp * 16, tile.matrix);
-        store_box(d_strip_map, strip + kBoxBytes, tile.column + 64, row + warp * 16, tile.matrix);
-        store_commit();
-      }
-      if (kSymmetric && row >= tile.column + kTile) {
-        // The mirror image: the warpgroup's 64 x 128 transposed, rows of 128 bytes.
-        if (lane == 0) stores_read();
-        warpgroup_sync(1 + group);
-#pragma unroll
-        for (int q = 0; q < 16; q += 2) {
-          const int column = (q + lane / 16) * 8 + lane % 8;
-          const int octet = warp * 2 + lane / 8 % 2;
-          store_quad_transposed(part + column * 128 + (octet ^ (column & 7)) * 16, quad(q));
-        }
-        publish();
-        warpgroup_sync(1 + group);
-        if (elected) {
-          store_box(d_map, part, row, tile.column, tile.matrix);
-          store_box(d_map, part + kBoxBytes, row, tile.column + 64, tile.matrix);
-          store_commit();
-        }
-      }
-    }
-  }
-  if (lane == 0) stores_done();
-#endif
-}
 
 using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                                  const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
@@ -344,9 +76,9 @@ int64_t tile_count(const Product& p) {
   return count;
 }
 
-template <typename T, Work kWork, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta>
+template <typename T, Work kWork, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta, Extra kExtra>
 void launch_as(const Product& p, cudaStream_t stream) {
-  auto* const kernel = product_kernel<T, kWork, kSymmetric, kAcrossA, kAcrossB, kBeta>;
+  auto* const kernel = product_kernel<T, kWork, kSymmetric, kAcrossA, kAcrossB, kBeta, kExtra>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Ring<kWork>::kSharedBytes),
         "product");
   Shape shape{};
@@ -359,23 +91,33 @@ void launch_as(const Product& p, cudaStream_t stream) {
   shape.c_pitch = p.c.pitch;
   shape.c_stride = p.c.stride;
   shape.scalars_stride = p.scalars_stride;
+  const Matrices& also = kExtra == Extra::kIdentity ? p.d_and_identity : p.d;
   const CUtensorMap a = boxes_of(p.a, p.type, p.batch, kAcrossA ? 64 : Ring<kWork>::kRows);
   const CUtensorMap b = boxes_of(p.b, p.type, p.batch, kAcrossB ? 64 : kTile);
   const CUtensorMap d = boxes_of(p.d, p.type, p.batch, 64);
   const CUtensorMap d_strip = boxes_of(p.d, p.type, p.batch, 16);
+  const CUtensorMap extra = boxes_of(also, p.type, p.batch, 64);
+  const CUtensorMap extra_strip = boxes_of(also, p.type, p.batch, 16);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(multiprocessors(), tile_count(p) * p.batch));
-  kernel<<<blocks, kThreads, Ring<kWork>::kSharedBytes, stream>>>(a, b, d, d_strip, static_cast<const T*>(p.c.data),
-                                                                  p.scalars, shape);
+  kernel<<<blocks, kThreads, Ring<kWork>::kSharedBytes, stream>>>(a, b, d, d_strip, extra, extra_strip,
+                                                                  static_cast<const T*>(p.c.data), p.scalars, shape,
+                                                                  {p.identity, p.row_squares});
   check(cudaGetLastError(), "product");
 }
 
-template <typename T, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta>
+template <typename T, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta, Extra kExtra>
 void launch(const Product& p, cudaStream_t stream) {
   if (work_of(p) == Work::kTogether) {
-    launch_as<T, Work::kTogether, kSymmetric, kAcrossA, kAcrossB, kBeta>(p, stream);
+    launch_as<T, Work::kTogether, kSymmetric, kAcrossA, kAcrossB, kBeta, kExtra>(p, stream);
   } else {
-    launch_as<T, Work::kInTurns, kSymmetric, kAcrossA, kAcrossB, kBeta>(p, stream);
+    launch_as<T, Work::kInTurns, kSymmetric, kAcrossA, kAcrossB, kBeta, kExtra>(p, stream);
   }
+}
+
+template <typename T, bool kAcrossB, Extra kExtra>
+void launch_general(const Product& p, cudaStream_t stream) {
+  if (p.c.data != nullptr) return launch<T, false, false, kAcrossB, true, kExtra>(p, stream);
+  launch<T, false, false, kAcrossB, false, kExtra>(p, stream);
 }
 
 template <typename T>
@@ -383,19 +125,27 @@ void launch(const Product& p, cudaStream_t stream) {
   // Along the inner dim lie A as it is and B transposed.
   const bool beta = p.c.data != nullptr;
   const bool across_b = !p.b_transposed;
+  const bool identity = p.d_and_identity.data != nullptr;
+  const bool squares = p.row_squares != nullptr;
+  if (identity && !(p.symmetric && beta)) throw InvalidArgument("product: an identity is for symmetric ones with C");
   if (p.symmetric) {
+    if (squares) throw InvalidArgument("product: squares of the rows of a symmetric one");
     if (p.a_transposed != across_b) throw InvalidArgument("product: a symmetric one of operands that lie differently");
     if (p.a_transposed) {
       if (beta) throw InvalidArgument("product: a symmetric one of transposed operands with C");
-      return launch<T, true, true, true, false>(p, stream);
+      return launch<T, true, true, true, false, Extra::kNone>(p, stream);
     }
-    return beta ? launch<T, true, false, false, true>(p, stream) : launch<T, true, false, false, false>(p, stream);
+    if (identity) return launch<T, true, false, false, true, Extra::kIdentity>(p, stream);
+    return beta ? launch<T, true, false, false, true, Extra::kNone>(p, stream)
+                : launch<T, true, false, false, false, Extra::kNone>(p, stream);
   }
   if (p.a_transposed) throw InvalidArgument("product: a general one with A transposed");
   if (across_b) {
-    return beta ? launch<T, false, false, true, true>(p, stream) : launch<T, false, false, true, false>(p, stream);
+    return squares ? launch_general<T, true, Extra::kSquares>(p, stream)
+                   : launch_general<T, true, Extra::kNone>(p, stream);
   }
-  return beta ? launch<T, false, false, false, true>(p, stream) : launch<T, false, false, false, false>(p, stream);
+  return squares ? launch_general<T, false, Extra::kSquares>(p, stream)
+                 : launch_general<T, false, Extra::kNone>(p, stream);
 }
 
 }  // namespace
@@ -422,12 +172,17 @@ void multiply(const Product& p, Queue& queue, Cublas* instead) {
   require("B", p.b, p.b_transposed ? p.d.columns : inner, p.b_transposed ? inner : p.d.columns);
   require("D", p.d, p.d.rows, p.symmetric ? p.d.rows : p.d.columns);
   if (p.c.data != nullptr) require("C", p.c, p.d.rows, p.d.columns);
+  if (p.d_and_identity.data != nullptr) require("D + I", p.d_and_identity, p.d.rows, p.d.columns);
+  const bool extra = p.d_and_identity.data != nullptr || p.row_squares != nullptr;
+  if (instead != nullptr && extra) throw InvalidArgument("product: cuBLAS writes D alone");
   const int64_t kind = static_cast<int64_t>(p.type) | (p.a_transposed ? 2 : 0) | (p.b_transposed ? 4 : 0) |
                        (p.symmetric ? 8 : 0) | (instead != nullptr ? 16 : 0);
-  for (const Matrices& m : {p.a, p.b, p.c, p.d}) {
+  for (const Matrices& m : {p.a, p.b, p.c, p.d, p.d_and_identity}) {
     queue.sign(std::array{reinterpret_cast<int64_t>(m.data), m.rows, m.columns, m.pitch, m.stride});
   }
-  queue.launch("product", {kind, p.batch, reinterpret_cast<int64_t>(p.scalars), p.scalars_stride},
+  queue.launch("product",
+               {kind, p.batch, reinterpret_cast<int64_t>(p.scalars), p.scalars_stride,
+                reinterpret_cast<int64_t>(p.identity), reinterpret_cast<int64_t>(p.row_squares)},
                [&](cudaStream_t stream) {
                  if (instead != nullptr) return instead->multiply(p, stream);
                  p.type == Half::kF16 ? launch<__half>(p, stream) : launch<__nv_bfloat16>(p, stream);

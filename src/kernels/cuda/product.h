@@ -42,6 +42,13 @@ struct Product {
   int64_t batch = 0;
   const Scalars* scalars = nullptr;  // on the device
   int64_t scalars_stride = 0;        // from a matrix to the next; 0: all have the same
+
+  // Symmetric ones with C can write D + beta I of other scalars too, where there is data.
+  Matrices d_and_identity;
+  const Scalars* identity = nullptr;
+  // General ones can sum the squares of D's rows, as rounded, within each tile's 128 columns: of matrix m, tile t and
+  // row i at (m * tiles + t) * rows + i.
+  float* row_squares = nullptr;
 };
 
 // This device has what it takes.

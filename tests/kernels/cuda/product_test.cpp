@@ -1,5 +1,6 @@
 #include "kernels/cuda/product.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -107,10 +108,22 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
     p.batch = c.batch;
     p.scalars = scalars.data();
     p.scalars_stride = 2;
+    const int64_t tiles = (c.columns + 127) / 128;
+    const DeviceVector<float> squares_device(static_cast<size_t>(c.batch * tiles * c.rows));
+    const DeviceVector<uint16_t> with_identity(addend.bits.size());
+    const DeviceVector<Scalars> identity(std::vector<Scalars>{{0, 3.25F}});
+    if (!c.symmetric) p.row_squares = squares_device.data();
+    if (c.symmetric && c.beta) {
+      p.d_and_identity = p.d;
+      p.d_and_identity.data = with_identity.data();
+      p.identity = identity.data();
+    }
     check(cudaDeviceSynchronize(), "operands");  // the streams of a queue do not wait for them
     multiply(p, queue);
     for (int64_t m = 0; m < c.batch; ++m) {
       Product alone = p;
+      alone.row_squares = nullptr;  // nor do these change D
+      alone.d_and_identity = {};
       alone.batch = 1;
       for (Matrices* x : {&alone.a, &alone.b, &alone.c}) {
         if (x->data != nullptr) x->data = static_cast<uint16_t*>(x->data) + m * x->stride;
@@ -123,10 +136,38 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
     check(cudaDeviceSynchronize(), "products");
     const std::vector<uint16_t> d = d_device.values();
     EXPECT_EQ(d, alone_device.values());
+    const auto index = [&](int64_t m, int64_t i, int64_t j) {
+      return static_cast<size_t>(m * p.d.stride + i * p.d.pitch + j);
+    };
+    for (int64_t m = 0; p.row_squares != nullptr && m < c.batch; ++m) {
+      const std::vector<float> squares = squares_device.values();
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        for (int64_t i = 0; i < c.rows; ++i) {
+          double sum = 0;
+          for (int64_t j = tile * 128; j < std::min(c.columns, tile * 128 + 128); ++j) {
+            sum += std::pow(static_cast<double>(to_float(type, d[index(m, i, j)])), 2);
+          }
+          ASSERT_NEAR(squares[static_cast<size_t>((m * tiles + tile) * c.rows + i)], sum, 1e-5 * sum + 1e-12);
+        }
+      }
+    }
+    for (int64_t m = 0; p.d_and_identity.data != nullptr && m < c.batch; ++m) {
+      const std::vector<uint16_t> more = with_identity.values();
+      for (int64_t i = 0; i < c.rows; ++i) {
+        for (int64_t j = 0; j < c.columns; ++j) {
+          const uint16_t plain = d[index(m, i, j)];
+          ASSERT_EQ(more[index(m, i, j)], i == j ? to_half(type, to_float(type, plain) + 3.25F) : plain)
+              << m << ": " << i << ", " << j;
+        }
+      }
+    }
     std::vector<std::vector<uint16_t>> results{d};
     if (Cublas::available()) {
       Cublas cublas;
-      multiply(p, queue, &cublas);
+      Product plain = p;
+      plain.row_squares = nullptr;
+      plain.d_and_identity = {};
+      multiply(plain, queue, &cublas);
       check(cudaDeviceSynchronize(), "products of cuBLAS");
       results.push_back(d_device.values());
     }
