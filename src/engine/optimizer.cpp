@@ -286,7 +286,7 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
     const engine::StepInput input{gradients,          options.grad_scale, number,
                                   control_->active(), control_->clip(),   options.parameter_stats ? &changes : nullptr};
     const engine::Program& due = program(control_->by_schedule(number));
-    const bool record = options_.graph && !options.trace && !options.parameter_stats && !bridge_;
+    const bool record = options_.graph && !options.trace && !options.parameter_stats && (!bridge_ || ranks_ == 1);
     stream.push(what);
     do {
       recorder_.restart(number);

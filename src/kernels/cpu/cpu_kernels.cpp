@@ -75,6 +75,13 @@ ElementRange part_of(const ElementRange& range, Dtype grad, WeightForm form, con
   return part;
 }
 
+template <typename Options>
+Options with_clip(Options options) {
+  if (options.clip != nullptr) options.grad_scale *= *options.clip;
+  return options;
+}
+bool sits_out(const auto& block) { return block.active != nullptr && *block.active == 0; }
+
 void check_dtype(Dtype dtype, const char* what) {
   if (dtype == Dtype::kF16) throw InvalidArgument(std::string(what) + ": f16: the CPU knows f32 and bf16");
 }
@@ -123,7 +130,9 @@ class CpuKernels final : public Kernels {
     check_dtype(options.grad, "gradient");
     check_dtype(options.momentum, "momentum");
     check_dtype(options.wire, "wire");
+    const MomentumOptions clipped = with_clip(options);
     each_piece(pool_, blocks, cut_of<MomentumBlock>, [&](const MomentumBlock& block, const Piece& piece, int) {
+      if (sits_out(block)) return;
       MomentumBlock part = block;
       part.rows = piece.rows;
       part.columns = piece.columns;
@@ -131,13 +140,14 @@ class CpuKernels final : public Kernels {
       part.grad = advance(block.grad, offset(block.grad_stride) * byte_size(options.grad));
       part.momentum = advance(block.momentum, offset(block.momentum_stride) * byte_size(options.momentum));
       part.update = advance(block.update, offset(block.update_stride) * byte_size(options.wire));
-      elementwise_.momentum_pack(options, part);
+      elementwise_.momentum_pack(clipped, part);
     });
   }
 
   void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks) override {
     check_dtype(options.wire, "wire");
     each_piece(pool_, blocks, cut_of<ApplyBlock>, [&](const ApplyBlock& block, const Piece& piece, int) {
+      if (sits_out(block)) return;
       ApplyBlock part = block;
       part.rows = piece.rows;
       part.columns = piece.columns;
@@ -150,15 +160,21 @@ class CpuKernels final : public Kernels {
 
   void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges) override {
     check_dtype(options.grad, "gradient");
+    const AdamWOptions clipped = with_clip(options);
     each_piece(pool_, ranges, cut_of_range, [&](const ElementRange& range, const Piece& piece, int) {
-      elementwise_.adamw(options, part_of(range, options.grad, options.form, piece));
+      if (sits_out(range)) return;
+      AdamWOptions own = clipped;
+      if (range.updates != nullptr) own.step = *range.updates + 1;
+      elementwise_.adamw(own, part_of(range, options.grad, options.form, piece));
     });
   }
 
   void lion(const LionOptions& options, std::span<const ElementRange> ranges) override {
     check_dtype(options.grad, "gradient");
+    const LionOptions clipped = with_clip(options);
     each_piece(pool_, ranges, cut_of_range, [&](const ElementRange& range, const Piece& piece, int) {
-      elementwise_.lion(options, part_of(range, options.grad, options.form, piece));
+      if (sits_out(range)) return;
+      elementwise_.lion(clipped, part_of(range, options.grad, options.form, piece));
     });
   }
 

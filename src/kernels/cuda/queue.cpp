@@ -69,14 +69,17 @@ void Queue::reserve(int64_t bytes) {
   }
   cudaFree(std::exchange(device_, nullptr));
   check(cudaMalloc(reinterpret_cast<void**>(&device_), static_cast<size_t>(bytes)), "table");
-  capacity_ = bytes;
+  capacity_ = bytes / kAlign * kAlign;
 }
 
 const std::byte* Queue::put_bytes(const void* data, int64_t bytes) {
-  if (mode_ == Mode::kIdle && at_ + bytes > capacity_) {
-    synchronize();
-    if (bytes > capacity_) reserve(2 * bytes);
-    at_ = 0;
+  if (mode_ == Mode::kIdle) {
+    if (at_ + bytes > capacity_ - kAlign) {
+      synchronize();
+      if (bytes > capacity_ - kAlign) reserve(2 * (bytes + kAlign));
+      at_ = 0;
+    }
+    idle_puts_ = true;
   }
   const int64_t at = at_;
   at_ += (bytes + kAlign - 1) / kAlign * kAlign;
@@ -96,6 +99,7 @@ void Queue::begin_step(bool record) {
       ++step_;
       next_ = Mode::kProbe;
       // The slot's last step, and what was enqueued outside steps, may still read it.
+      if (std::exchange(idle_puts_, false)) synchronize();
       Slot& slot = slots_[step_ % kInFlight];
       check(cudaEventSynchronize(slot.done), "step");
       slot.step = step_;
@@ -194,7 +198,9 @@ bool Queue::done(int64_t step) {
 }
 
 void Queue::synchronize() {
-  if (mode_ != Mode::kCapture) check(cudaStreamSynchronize(main_), "synchronize");
+  if (mode_ == Mode::kCapture) return;
+  check(cudaStreamSynchronize(main_), "synchronize");
+  for (const cudaStream_t lane : lane_) check(cudaStreamSynchronize(lane), "synchronize");
 }
 
 cudaEvent_t Queue::event(size_t number) {

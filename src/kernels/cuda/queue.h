@@ -109,6 +109,7 @@ class Queue {
   Mode mode_ = Mode::kIdle;
   Mode next_ = Mode::kProbe;  // after a probe that found no graph
   bool record_ = true;
+  bool idle_puts_ = false;
   int64_t step_ = 0;
   int64_t launches_ = 0;
   int64_t signed_ = 0;
