@@ -4,6 +4,9 @@
 #include <filesystem>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "muster/group.h"
 
 namespace muster::cli {
 
@@ -30,6 +33,21 @@ std::vector<int64_t> parse_integers(std::string_view flag, std::string_view text
   }
 }
 
+bool parse_switch(std::string_view flag, std::string_view text) {
+  if (text == "on") return true;
+  if (text == "off") return false;
+  throw InvalidArgument(fmt::format("{}: \"{}\" is neither on nor off", flag, text));
+}
+
+std::vector<bool> parse_switches(std::string_view flag, std::string_view text) {
+  const size_t comma = text.find(',');
+  const bool first = parse_switch(flag, text.substr(0, comma));
+  if (comma == std::string_view::npos) return {first};
+  const bool second = parse_switch(flag, text.substr(comma + 1));
+  if (first == second) throw InvalidArgument(fmt::format("{}: \"{}\" says one thing twice", flag, text));
+  return {first, second};
+}
+
 std::pair<std::string, int64_t> parse_setting(std::string_view flag, std::string_view text) {
   const size_t equals = text.find('=');
   if (equals == std::string_view::npos || equals == 0) {
@@ -38,6 +56,20 @@ std::pair<std::string, int64_t> parse_setting(std::string_view flag, std::string
   const std::string name(text.substr(0, equals));
   const std::string context = fmt::format("{} {}", flag, name);
   return {name, parse_integer(context, text.substr(equals + 1), {std::numeric_limits<int64_t>::min()})};
+}
+
+void add_graph_option(CLI::App& command, std::string& value, const std::string& usual) {
+  command
+      .add_option("--graph", value,
+                  fmt::format("on: cuda records a step once and replays it; off: it does not ({})", usual))
+      ->type_name("G");
+}
+
+void add_coefficients_option(CLI::App& command, std::string& value) {
+  command
+      .add_option("--coefficients", value,
+                  fmt::format("Of Newton-Schulz: {} (default polar_express)", fmt::join(coefficient_names(), ", ")))
+      ->type_name("NAME");
 }
 
 void check_folder(std::string_view flag, const std::string& path) {

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
 #include "muster/error.h"
 
 namespace muster::cli {
@@ -20,7 +22,13 @@ struct Range {
 // All throw InvalidArgument.
 int64_t parse_integer(std::string_view flag, std::string_view text, Range range);
 std::vector<int64_t> parse_integers(std::string_view flag, std::string_view text, Range range);  // "1,10,16"
+bool parse_switch(std::string_view flag, std::string_view text);                                 // "on" or "off"
+std::vector<bool> parse_switches(std::string_view flag, std::string_view text);                  // "on,off"
 std::pair<std::string, int64_t> parse_setting(std::string_view flag, std::string_view text);     // "experts=60"
+
+// Flags of the subcommands that take steps. `usual` is what is done where the flag is not given.
+void add_graph_option(CLI::App& command, std::string& value, const std::string& usual);
+void add_coefficients_option(CLI::App& command, std::string& value);
 
 // That a file could be written there, as far as its folder tells: what took minutes to measure should not be lost.
 void check_folder(std::string_view flag, const std::string& path);

@@ -24,12 +24,18 @@ namespace {
 using Json = nlohmann::ordered_json;
 using run::BenchResult;
 
+// On a device the first step is carried out, the second recorded and the third the first to be replayed.
+constexpr int64_t kDeviceWarmup = 3;
+constexpr int64_t kSteadySteps = 10;
+
 struct BenchArguments {
   ModelArguments model;
   PlanChoice plans{{.strategies = "per_matrix,chunked,megabatch,global", .waves = "0"}};
   Ranks ranks;
   std::string steps;
   std::string trace;
+  std::string graph;
+  std::string coefficients;
   bool json = false;
 };
 
@@ -37,32 +43,51 @@ struct Outcome {
   const Problem& problem;
   const BenchArguments& arguments;
   int64_t steps = 0;
-  std::vector<PlanOptions> cases;
+  bool graph = false;
+  std::vector<PlanOptions> cases{};
   std::vector<BenchResult> results{};
 };
 
 double milliseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; }
+double seconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e9; }
 double step_ms(const BenchResult& result) { return milliseconds(run::median(result.step_ns)); }
+
+std::string time_ms(double ms) { return fmt::format("{:.{}f}", ms, ms < 10 ? 2 : 1); }
 
 std::string table_text(const Outcome& outcome) {
   const auto colour = wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff;
   const Ranks& ranks = outcome.arguments.ranks;
-  std::string out = fmt::format("{} on {} rank{} ({}), {} thread{} each: medians of {} steps, taken in turn\n\n",
+  const std::string where = ranks.cuda()
+                                ? fmt::format("cuda, {}", outcome.graph ? "recorded" : "not recorded")
+                                : fmt::format("{} thread{} each", ranks.threads(), ranks.threads() == 1 ? "" : "s");
+  std::string out = fmt::format("{} on {} rank{} ({}), {}: medians of {} steps, taken in turn\n\n",
                                 report::printable(outcome.problem.model), outcome.problem.ranks,
-                                outcome.problem.ranks == 1 ? "" : "s", ranks.comm(), ranks.threads(),
-                                ranks.threads() == 1 ? "" : "s", outcome.steps);
-  report::Columns columns({"strategy", "waves", "step ms", "min", "host ms", "calls", "messages", "sent", "kernels",
-                           "scratch", "padding", "equal", "speed-up", "predicted"});
+                                outcome.problem.ranks == 1 ? "" : "s", ranks.comm(), where, outcome.steps);
+  std::vector<std::string> heads{"strategy", "waves",   "step ms", "min",     "host ms", "calls",    "messages",
+                                 "sent",     "kernels", "scratch", "padding", "equal",   "speed-up", "predicted"};
+  if (ranks.cuda()) heads.insert(heads.end(), {"steady ms", "first s"});
+  report::Columns columns(heads);
   const double first = step_ms(outcome.results.front());
   for (size_t i = 0; i < outcome.cases.size(); ++i) {
     const BenchResult& r = outcome.results[i];
-    columns.add({std::string(name(outcome.cases[i].strategy)), std::to_string(r.waves),
-                 fmt::format("{:.1f}", step_ms(r)), fmt::format("{:.1f}", milliseconds(std::ranges::min(r.step_ns))),
-                 fmt::format("{:.2f}", milliseconds(run::median(r.host_ns))), report::grouped_text(r.collectives),
-                 report::grouped_text(r.messages), report::bytes_text(r.bytes_sent_max),
-                 report::grouped_text(r.kernels), report::bytes_text(r.scratch_bytes_max),
-                 report::bytes_text(r.padding_bytes), r.bitwise_equal ? "yes" : "NO",
-                 fmt::format("{:.2f}×", first / step_ms(r)), report::time_text(r.predicted_ns)});
+    std::vector<std::string> row{std::string(name(outcome.cases[i].strategy)),
+                                 std::to_string(r.waves),
+                                 time_ms(step_ms(r)),
+                                 time_ms(milliseconds(std::ranges::min(r.step_ns))),
+                                 fmt::format("{:.2f}", milliseconds(run::median(r.host_ns))),
+                                 report::grouped_text(r.collectives),
+                                 report::grouped_text(r.messages),
+                                 report::bytes_text(r.bytes_sent_max),
+                                 report::grouped_text(r.kernels),
+                                 report::bytes_text(r.scratch_bytes_max),
+                                 report::bytes_text(r.padding_bytes),
+                                 r.bitwise_equal ? "yes" : "NO",
+                                 fmt::format("{:.2f}×", first / step_ms(r)),
+                                 report::time_text(r.predicted_ns)};
+    if (ranks.cuda()) {
+      row.insert(row.end(), {time_ms(milliseconds(r.steady_ns)), fmt::format("{:.2f}", seconds(r.first_step_ns))});
+    }
+    columns.add(row);
   }
   return out + columns.text(colour);
 }
@@ -80,6 +105,8 @@ std::string json_text(const Outcome& outcome) {
                     {"step_ms_min", milliseconds(std::ranges::min(r.step_ns))},
                     {"step_ms_max", milliseconds(std::ranges::max(r.step_ns))},
                     {"host_ms", milliseconds(run::median(r.host_ns))},
+                    {"setup_s", seconds(r.setup_ns)},
+                    {"first_step_s", seconds(r.first_step_ns)},
                     {"collectives", r.collectives},
                     {"messages", r.messages},
                     {"bytes_sent_max", r.bytes_sent_max},
@@ -90,10 +117,13 @@ std::string json_text(const Outcome& outcome) {
                     {"speed_up", first / step_ms(r)},
                     {"predicted_ms", milliseconds(r.predicted_ns)},
                     {"stages_ms", std::move(stages)}});
+    if (r.steady_ns > 0) list.back()["steady_ms"] = milliseconds(r.steady_ns);
   }
   const Json json = {{"model", outcome.problem.model},
                      {"ranks", outcome.problem.ranks},
                      {"comm", outcome.arguments.ranks.comm()},
+                     {"device", outcome.arguments.ranks.device()},
+                     {"graph", outcome.graph},
                      {"threads", outcome.arguments.ranks.threads()},
                      {"steps", outcome.steps},
                      {"strategies", std::move(list)}};
@@ -118,7 +148,16 @@ void run(const BenchArguments& arguments) {
   arguments.ranks.check();
   const int64_t steps = arguments.steps.empty() ? 5 : parse_integer("--steps", arguments.steps, {1, 100'000});
   if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
-  std::vector<PlanOptions> cases = arguments.plans.list();
+  std::vector<PlanOptions> cases = arguments.plans.list(arguments.ranks.cost());
+  bool graph = true;
+  if (!arguments.graph.empty()) {
+    graph = parse_switch("--graph", arguments.graph);
+    arguments.ranks.parse_graph(arguments.graph);
+  }
+  run::WorkloadOptions made;
+  if (!arguments.coefficients.empty()) {
+    made.coefficients = for_flag("--coefficients", [&] { return coefficients(arguments.coefficients); });
+  }
   const Problem problem = arguments.model.load();
   if (arguments.plans.may_skip()) {
     std::erase_if(cases, [&](const PlanOptions& options) {
@@ -130,11 +169,18 @@ void run(const BenchArguments& arguments) {
       }
     });
   }
-  const run::Workload workload(problem);
-  Outcome outcome{.problem = problem, .arguments = arguments, .steps = steps, .cases = cases};
+  const run::Workload workload(problem, made);
+  Outcome outcome{.problem = problem, .arguments = arguments, .steps = steps};
+  outcome.graph = graph && arguments.ranks.can_record(problem.ranks);
+  outcome.cases = cases;
   Progress progress(arguments.ranks.prints() ? Progress::Show::kIfTerminal : Progress::Show::kNever);
-  arguments.ranks.run(problem.ranks, [&](Communicator& communicator) {
-    run::BenchOptions options{.steps = steps, .threads = arguments.ranks.threads(), .trace = !arguments.trace.empty()};
+  arguments.ranks.run(problem.ranks, [&](Communicator& communicator, const Device& device) {
+    run::BenchOptions options{.steps = steps, .threads = arguments.ranks.threads(), .device = device, .graph = graph};
+    options.trace = !arguments.trace.empty();
+    if (arguments.ranks.cuda()) {
+      options.warmup = kDeviceWarmup;
+      options.steady = kSteadySteps;
+    }
     const bool first = communicator.rank() == 0;
     if (first) {
       options.progress = [&](double done, size_t next) { progress.update(done, plan_name(cases[next])); };
@@ -163,13 +209,15 @@ void add_bench_command(CLI::App& app) {
   arguments->model.add_to(command);
   arguments->plans.add_to(command);
   arguments->ranks.add_to(command);
-  command.add_option("--steps", arguments->steps, "Timed steps of each, after one to warm up (default 5)")
+  command.add_option("--steps", arguments->steps, "Timed steps of each, after some to warm up (default 5)")
       ->type_name("N");
   command.add_option("--trace", arguments->trace, "Write a timeline of one more step of each, for ui.perfetto.dev")
       ->type_name("FILE");
+  add_graph_option(command, arguments->graph, "default on");
+  add_coefficients_option(command, arguments->coefficients);
   command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");
   command.footer(
-      "host ms is what of a step is neither in kernels nor waiting for other ranks.\n"
+      "host ms is what of a step is neither in kernels nor waiting for other ranks; on cuda, until step() returns.\n"
       "Example: muster bench gpt2-small --ranks 2 --layers 2 --strategy per_matrix,chunked,megabatch,global");
   command.callback([arguments] { run(*arguments); });
 }

@@ -50,16 +50,16 @@ void PlanChoice::add_to(CLI::App& command) {
           fmt::format("Run global with each of these numbers of waves; 0: as planned (default {})", defaults_.waves))
       ->type_name("K,...");
   command.add_option("--scratch-mib", scratch_mib_, "Scratch cap of a rank (default 1024; 0: none)")->type_name("M");
-  command.add_option("--cost", cost_, "cpu (default), h200, or a JSON cost table")->type_name("FILE");
+  command.add_option("--cost", cost_, "cpu, h200 or a JSON cost table (default: as the device)")->type_name("FILE");
 }
 
-std::vector<PlanOptions> PlanChoice::list() const {
+std::vector<PlanOptions> PlanChoice::list(const CostTable& cost) const {
   const std::vector<Strategy> strategies = parse_strategies(strategies_.empty() ? defaults_.strategies : strategies_);
   std::vector<int64_t> waves = parse_integers("--waves", waves_.empty() ? defaults_.waves : waves_, {0, kMaxWaves});
   if (!waves_.empty() && std::ranges::find(strategies, Strategy::kGlobal) == strategies.end()) {
     throw InvalidArgument(fmt::format("--waves {}: is for --strategy global, not {}", waves_, strategies_));
   }
-  PlanOptions common{.cost = CostTable::cpu()};
+  PlanOptions common{.cost = cost};
   if (!cost_.empty()) common.cost = for_flag("--cost", [&] { return CostTable::load(cost_); });
   if (!scratch_mib_.empty()) {
     constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / kMib;

@@ -21,8 +21,9 @@ class PlanChoice {
 
   void add_to(CLI::App& command);
 
-  // Every strategy, `global` once for each number of waves. Throws InvalidArgument.
-  std::vector<PlanOptions> list() const;
+  // Every strategy, `global` once for each number of waves; `cost` unless --cost says otherwise. Throws
+  // InvalidArgument.
+  std::vector<PlanOptions> list(const CostTable& cost) const;
   // Nobody asked for these strategies by name: one that cannot plan the model is left out.
   bool may_skip() const { return strategies_.empty() || strategies_ == "all"; }
 

@@ -1,5 +1,6 @@
 #include "ranks.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "arguments.h"
+#include "kernels/kernels.h"
 #include "muster/error.h"
 
 namespace muster::cli {
@@ -27,14 +29,106 @@ int from_environment(std::initializer_list<const char*> names, int otherwise) {
   return otherwise;
 }
 
-void run_local(int32_t ranks, const std::function<void(Communicator&)>& body) {
+int status_of(const std::exception& error) { return dynamic_cast<const InvalidArgument*>(&error) != nullptr ? 2 : 1; }
+
+// NCCL does not let two ranks of a host share a GPU: where they have to, each has a host to itself.
+void part_hosts(const Process& process) {
+  if (process.local_count > kernels::cuda_devices()) {
+    setenv("NCCL_HOSTID", fmt::format("muster-rank-{}", process.rank).c_str(), 0);
+  }
+}
+
+}  // namespace
+
+Process this_process() {
+  const int rank = from_environment({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0);
+  const int count = from_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 0);
+  return {rank, count, from_environment({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}, rank),
+          from_environment({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, std::max(count, 1))};
+}
+
+void report_error(std::string_view message) {
+  using std::chrono::milliseconds;
+  const int rank = this_process().rank;
+  if (rank != 0) std::this_thread::sleep_for(milliseconds(3000 + 200 * rank));
+  fmt::print(stderr, "muster: error: {}\n", one_line(message));
+  std::fflush(stderr);
+}
+
+void Ranks::add_to(CLI::App& command) {
+  command
+      .add_option(
+          "--comm", comm_,
+          "local: ranks are threads; mpi, nccl: processes of mpirun (default: mpi under mpirun, nccl with cuda)")
+      ->type_name("C");
+  command.add_option("--device", device_, "cpu (default) or cuda")->type_name("D");
+  command.add_option("--threads", threads_, "Threads of each rank on the CPU (default 1)")->type_name("T");
+}
+
+void Ranks::check() const {
+  if (device() != "cpu" && !cuda()) {
+    throw InvalidArgument(fmt::format("--device: \"{}\" is neither cpu nor cuda", device_));
+  }
+  if (cuda() && !cuda_available()) {
+    throw InvalidArgument("--device: \"cuda\" is not built in, or this machine has no GPU");
+  }
+  if (comm() != "local" && comm() != "mpi" && comm() != "nccl") {
+    throw InvalidArgument(fmt::format("--comm: \"{}\" is none of local, mpi and nccl", comm_));
+  }
+  if (comm() == "nccl" && !cuda()) throw InvalidArgument("--comm: \"nccl\" is for --device cuda");
+  if (comm() == "nccl" && !nccl_available()) {
+    throw InvalidArgument("--comm: \"nccl\" is not built in, or libnccl is not there");
+  }
+  if ((comm() == "mpi" || (comm() == "nccl" && this_process().count > 0)) && !mpi_available()) {
+    throw InvalidArgument(fmt::format("--comm: \"{}\" needs MPI, which is not built in", comm()));
+  }
+  if (comm() == "local" && this_process().count > 1) {
+    throw InvalidArgument(
+        fmt::format("--comm: \"local\" under mpirun would do everything {} times", this_process().count));
+  }
+  threads();
+}
+
+std::string_view Ranks::comm() const {
+  if (!comm_.empty()) return comm_;
+  if (this_process().count == 0) return "local";
+  return cuda() && nccl_available() ? "nccl" : "mpi";
+}
+
+std::string_view Ranks::device() const { return device_.empty() ? std::string_view("cpu") : device_; }
+
+CostTable Ranks::cost() const { return cuda() ? CostTable::h200() : CostTable::cpu(); }
+
+std::vector<bool> Ranks::parse_graph(std::string_view text) const {
+  const std::vector<bool> switches = parse_switches("--graph", text);
+  if (!cuda()) throw InvalidArgument(fmt::format("--graph {}: is for --device cuda", text));
+  return switches;
+}
+
+Device Ranks::device_of(int rank) const {
+  return cuda() ? Device{Device::Kind::kCuda, rank % kernels::cuda_devices()} : Device{};
+}
+
+int Ranks::threads() const {
+  return threads_.empty() ? 1 : static_cast<int>(parse_integer("--threads", threads_, {1, 1024}));
+}
+
+void Ranks::run(int32_t ranks, const Body& body) const {
+  if (comm() == "local") {
+    run_threads(ranks != 0 ? ranks : cuda() ? 1 : kDefaultRanks, body);
+  } else {
+    run_process(ranks, body);
+  }
+}
+
+void Ranks::run_threads(int32_t ranks, const Body& body) const {
   std::vector<std::unique_ptr<Communicator>> communicators = make_local_communicators(ranks, kCommOptions);
   std::mutex mutex;
   std::exception_ptr first;  // the others are told of it, and fail too
   const auto run_rank = [&](int32_t rank) {
     const std::unique_ptr<Communicator> mine = std::move(communicators[static_cast<size_t>(rank)]);
     try {
-      body(*mine);
+      body(*mine, device_of(rank));
     } catch (const std::exception& error) {
       {
         const std::lock_guard lock(mutex);
@@ -49,12 +143,15 @@ void run_local(int32_t ranks, const std::function<void(Communicator&)>& body) {
   if (first != nullptr) std::rethrow_exception(first);
 }
 
-int status_of(const std::exception& error) { return dynamic_cast<const InvalidArgument*>(&error) != nullptr ? 2 : 1; }
-
-void run_mpi(int32_t ranks, const std::function<void(Communicator&)>& body) {
-  std::unique_ptr<Communicator> communicator = make_mpi_communicator(kCommOptions);
-  const int32_t size = communicator->size();
-  const bool prints = communicator->rank() == 0;
+void Ranks::run_process(int32_t ranks, const Body& body) const {
+  const Process process = this_process();
+  const bool nccl = comm() == "nccl";
+  // NCCL's ranks find each other over MPI; one alone needs nobody.
+  std::unique_ptr<Communicator> processes = nccl && process.count == 0
+                                                ? std::move(make_local_communicators(1, kCommOptions).front())
+                                                : make_mpi_communicator(kCommOptions);
+  const int32_t size = processes->size();
+  const bool prints = processes->rank() == 0;
   // Rank 0 prints before it leaves: mpirun ends what still runs as soon as one process has failed.
   if (ranks != 0 && size != ranks) {
     // All ranks know, and leave together.
@@ -64,68 +161,23 @@ void run_mpi(int32_t ranks, const std::function<void(Communicator&)>& body) {
     }
     throw Reported{2};
   }
+  std::unique_ptr<Communicator> over_nccl;
   try {
-    body(*communicator);
+    const Device device = device_of(process.local_rank);
+    if (nccl) {
+      part_hosts(process);
+      kernels::use_cuda_device(device.index);
+      over_nccl = make_nccl_communicator(*processes, kCommOptions);
+    }
+    body(nccl ? *over_nccl : *processes, device);
   } catch (const std::exception& error) {
-    communicator->abort(error.what());
+    if (over_nccl != nullptr) over_nccl->abort(error.what());
+    processes->abort(error.what());
     if (prints) report_error(error.what());
-    communicator.reset();
+    over_nccl.reset();
+    processes.reset();
     if (!prints) report_error(error.what());
     throw Reported{status_of(error)};
-  }
-}
-
-}  // namespace
-
-Process this_process() {
-  return {from_environment({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0),
-          from_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 0)};
-}
-
-void report_error(std::string_view message) {
-  using std::chrono::milliseconds;
-  const int rank = this_process().rank;
-  if (rank != 0) std::this_thread::sleep_for(milliseconds(3000 + 200 * rank));
-  fmt::print(stderr, "muster: error: {}\n", one_line(message));
-  std::fflush(stderr);
-}
-
-void Ranks::add_to(CLI::App& command) {
-  command.add_option("--comm", comm_, "local: ranks are threads; mpi: processes of mpirun (default: mpi under mpirun)")
-      ->type_name("C");
-  command.add_option("--device", device_, "cpu (default)")->type_name("D");
-  command.add_option("--threads", threads_, "Threads of each rank (default 1)")->type_name("T");
-}
-
-void Ranks::check() const {
-  if (!device_.empty() && device_ != "cpu") {
-    throw InvalidArgument(fmt::format("--device: \"{}\" is not built in; there is cpu", device_));
-  }
-  if (!comm_.empty() && comm_ != "local" && comm_ != "mpi") {
-    throw InvalidArgument(fmt::format("--comm: \"{}\" is not built in; there is local and mpi", comm_));
-  }
-  if (comm() == "mpi" && !mpi_available()) throw InvalidArgument("--comm: \"mpi\" is not built in");
-  if (comm() == "local" && this_process().count > 1) {
-    throw InvalidArgument(
-        fmt::format("--comm: \"local\" under mpirun would do everything {} times", this_process().count));
-  }
-  threads();
-}
-
-std::string_view Ranks::comm() const {
-  if (!comm_.empty()) return comm_;
-  return this_process().count > 0 ? "mpi" : "local";
-}
-
-int Ranks::threads() const {
-  return threads_.empty() ? 1 : static_cast<int>(parse_integer("--threads", threads_, {1, 1024}));
-}
-
-void Ranks::run(int32_t ranks, const std::function<void(Communicator&)>& body) const {
-  if (comm() == "mpi") {
-    run_mpi(ranks, body);
-  } else {
-    run_local(ranks == 0 ? kDefaultRanks : ranks, body);
   }
 }
 

@@ -1,12 +1,14 @@
-// How the ranks of a command run: as threads of this process, or as the processes that mpirun started.
+// How the ranks of a command run: as threads of this process, or as the processes that mpirun started; on which device.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "muster/communicator.h"
+#include "muster/optimizer.h"
 
 namespace muster::cli {
 
@@ -19,6 +21,9 @@ struct Reported {
 struct Process {
   int rank = 0;
   int count = 0;  // 0: nobody ran mpirun
+  // Among those of its node.
+  int local_rank = 0;
+  int local_count = 1;
 };
 Process this_process();
 
@@ -32,16 +37,29 @@ class Ranks {
   // Throws InvalidArgument for what is not built in or makes no sense here.
   void check() const;
 
-  std::string_view comm() const;  // "local" or "mpi"
-  int threads() const;            // of each rank
+  std::string_view comm() const;    // "local", "mpi" or "nccl"
+  std::string_view device() const;  // "cpu" or "cuda"
+  bool cuda() const { return device() == "cuda"; }
+  int threads() const;     // of each rank
+  CostTable cost() const;  // the built-in one that plans there go by
+  Device::Kind kind() const { return cuda() ? Device::Kind::kCuda : Device::Kind::kCpu; }
+  // Whether steps there can be recorded and replayed: exchanges that pass through the host cannot.
+  bool can_record(int32_t ranks) const { return cuda() && (ranks == 1 || comm() == "nccl"); }
+  std::vector<bool> parse_graph(std::string_view text) const;  // what --graph says; throws InvalidArgument
   // This process holds rank 0, which alone may write to stdout and stderr.
   bool prints() const { return this_process().rank == 0; }
 
-  // Runs body for every rank: all of them here, each in a thread, or the one that this process is. `ranks` 0 stands for
-  // as many as mpirun started, else 2. What one rank throws ends all; the first error is thrown or, over MPI, printed.
-  void run(int32_t ranks, const std::function<void(Communicator&)>& body) const;
+  // Runs body for every rank: all of them here, each in a thread, or the one that this process is; GPUs are dealt out
+  // in turn. `ranks` 0 stands for as many as mpirun started, else 2, on a GPU 1. What one rank throws ends all; the
+  // first error is thrown or, where ranks are processes, printed.
+  using Body = std::function<void(Communicator&, const Device&)>;
+  void run(int32_t ranks, const Body& body) const;
 
  private:
+  void run_threads(int32_t ranks, const Body& body) const;
+  void run_process(int32_t ranks, const Body& body) const;
+  Device device_of(int rank) const;
+
   std::string comm_;
   std::string device_;
   std::string threads_;

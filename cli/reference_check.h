@@ -13,21 +13,25 @@ class ReferenceCheck {
  public:
   // One matrix of each shape and settings, and more of them while they are cheap; of AdamW and Lion parameters a sample
   // of elements. The workload outlives it.
-  ReferenceCheck(const run::Workload& workload, int64_t steps, Communicator& communicator);
+  struct Options {
+    int64_t steps = 2;
+    Device::Kind device = Device::Kind::kCpu;  // where the result comes from
+  };
+  ReferenceCheck(const run::Workload& workload, const Options& options, Communicator& communicator);
 
   // What became of a parameter; kept if this rank is to check it.
   void take(int32_t parameter, std::span<const std::byte> whole);
 
   struct Result {
-    double max_error = 0;  // ||W - W_ref|| / ||W_0 - W_ref||, of the worst matrix or sample
+    double max_error = 0;  // ||W - W_ref|| / ||W_0 - W_ref||, of the matrix or sample nearest to its tolerance
+    double tolerance = 0;  // of that one
     std::string worst;     // which
     int64_t matrices = 0;
     int64_t elements = 0;  // of AdamW and Lion
+
+    double share() const { return max_error / tolerance; }
   };
   Result run();
-
-  // See docs/cli.md for why.
-  static double tolerance(Dtype wire) { return wire == Dtype::kF32 ? 5e-4 : 5e-3; }
 
  private:
   struct Job {
@@ -39,12 +43,13 @@ class ReferenceCheck {
     std::vector<std::byte> after{};          // what became of them, on the rank that checks
   };
   void choose_jobs();
+  double tolerance(const Job& job) const;
   double error_of(const Job& job) const;
   double matrix_error(const Job& job) const;
   double elements_error(const Job& job) const;
 
   const run::Workload& workload_;
-  int64_t steps_;
+  Options options_;
   Communicator& communicator_;
   std::vector<Job> jobs_;
 };

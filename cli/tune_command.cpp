@@ -57,12 +57,12 @@ void run(const TuneArguments& arguments) {
   check_folder("-o", arguments.output);
 
   Progress progress(arguments.ranks.prints() ? Progress::Show::kIfTerminal : Progress::Show::kNever);
-  arguments.ranks.run(count, [&](Communicator& communicator) {
+  arguments.ranks.run(count, [&](Communicator& communicator, const Device& device) {
     run::TuneOptions options{.threads = arguments.ranks.threads()};
     if (communicator.rank() == 0) {
       options.progress = [&](double done, const std::string& next) { progress.update(done, next); };
     }
-    const run::TuneResult result = run::tune_cpu(communicator, options);
+    const run::TuneResult result = run::tune(communicator, device, options);
     if (communicator.rank() != 0) return;
     progress.clear();
     const std::string json = run::cost_json(result.table);
@@ -70,9 +70,11 @@ void run(const TuneArguments& arguments) {
     if (arguments.json) {
       print(json);
     } else {
-      print(fmt::format("one of {} rank{}, {} thread{} each, all at work\n\n{}\n  use it: --cost {}\n",
-                        communicator.size(), communicator.size() == 1 ? "" : "s", options.threads,
-                        options.threads == 1 ? "" : "s", table_text(result), arguments.output));
+      const std::string where = arguments.ranks.cuda()
+                                    ? fmt::format("{}, cuda", arguments.ranks.comm())
+                                    : fmt::format("{} thread{} each", options.threads, options.threads == 1 ? "" : "s");
+      print(fmt::format("one of {} rank{}, {}, all at work\n\n{}\n  use it: --cost {}\n", communicator.size(),
+                        communicator.size() == 1 ? "" : "s", where, table_text(result), arguments.output));
     }
   });
 }
@@ -83,7 +85,8 @@ void add_tune_command(CLI::App& app) {
   const auto arguments = std::make_shared<TuneArguments>();
   CLI::App& command = *app.add_subcommand("tune", "Measure what things cost here, and write a cost table for --cost");
   command.add_option("-o,--output", arguments->output, "Where the table goes")->type_name("FILE")->required();
-  command.add_option("--ranks", arguments->count, "Ranks that work at once (default 2, or as mpirun started)")
+  command
+      .add_option("--ranks", arguments->count, "Ranks that work at once (default 2, on cuda 1, or as mpirun started)")
       ->type_name("N");
   arguments->ranks.add_to(command);
   command.add_flag("--json", arguments->json, "Print the table that is written and nothing else");

@@ -257,6 +257,8 @@ struct CudaOptions {
 };
 
 bool cuda_available();                                                   // built in, and there is a device
+int cuda_devices();                                                      // how many; 0 where it is not built in
+void use_cuda_device(int device);                                        // by the calling thread, as NCCL takes it
 std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions& options);  // throws InvalidArgument naming the device
 
 }  // namespace muster::kernels

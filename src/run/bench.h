@@ -11,9 +11,12 @@
 namespace muster::run {
 
 struct BenchOptions {
-  int64_t warmup = 1;
-  int64_t steps = 5;   // timed
+  int64_t warmup = 1;  // at least one
+  int64_t steps = 5;   // timed, each by itself
+  int64_t steady = 0;  // more of them, one behind the other without a wait in between
   int threads = 1;     // of a rank
+  Device device{};
+  bool graph = true;
   bool trace = false;  // keep what happened in one more step, which is not timed
   // Called on every rank before each step: a share of the whole, and which case comes next.
   std::function<void(double done, size_t next)> progress = [](double, size_t) {};
@@ -28,9 +31,13 @@ struct Timeline {
 
 struct BenchResult {
   int64_t waves = 0;
-  std::vector<int64_t> step_ns;             // of the slowest rank, each timed step
-  std::vector<int64_t> host_ns;             // what of it was neither kernels nor waiting, of the rank with most
-  std::array<int64_t, kStages> stage_ns{};  // means over ranks and steps
+  int64_t setup_ns = 0;                     // to construct the optimizer: of the slowest rank, as the next three
+  int64_t first_step_ns = 0;                // the first of all
+  std::vector<int64_t> step_ns;             // each timed step, from when nothing is under way to when nothing is
+  int64_t steady_ns = 0;                    // mean of the steady ones; 0 if there were none
+  std::vector<int64_t> host_ns;             // what of it was neither kernels nor waiting, of the rank with most; on a
+                                            // device, until step() had returned
+  std::array<int64_t, kStages> stage_ns{};  // means over ranks and steps; on a device, the host's
   int64_t collectives = 0;                  // as the plan counts them
   int64_t messages = 0;                     // of a step, all ranks
   int64_t bytes_sent_max = 0;               // of a step, by the busiest rank

@@ -7,11 +7,12 @@
 
 #include "muster/communicator.h"
 #include "muster/cost.h"
+#include "muster/optimizer.h"
 
 namespace muster::run {
 
 struct TuneOptions {
-  int threads = 1;  // of a rank
+  int threads = 1;  // of a rank, on the CPU
   // Called on every rank as it goes on: a share of the whole, and what comes next.
   std::function<void(double done, const std::string& next)> progress = [](double, const std::string&) {};
 };
@@ -29,8 +30,8 @@ struct TuneResult {
   bool exchanges_measured = false;
 };
 
-// All ranks call it, and get the same. About 20 s on two cores.
-TuneResult tune_cpu(Communicator& communicator, const TuneOptions& options);
+// All ranks call it, each with its device, and get the same. About 20 s on two cores.
+TuneResult tune(Communicator& communicator, const Device& device, const TuneOptions& options);
 
 std::string cost_json(const CostTable& table);  // as CostTable::load reads it
 

@@ -5,8 +5,12 @@
 #include <cstring>
 #include <tuple>
 
+#include "backends.h"
+
 namespace muster::run {
 namespace {
+
+constexpr int64_t kGradients = 3;  // as many steps may be under way on a device before one must be over
 
 double number(Dtype dtype, const std::byte* from) {
   uint32_t bits = 0;
@@ -17,35 +21,40 @@ double number(Dtype dtype, const std::byte* from) {
 }  // namespace
 
 Verifier::Verifier(const Workload& workload, Communicator& communicator, const Options& options)
-    : workload_(workload), communicator_(communicator), options_(options) {}
+    : workload_(workload), communicator_(communicator), options_(options), kernels_(make_kernels(options.device, 1)) {}
 
-void Verifier::take_steps(Optimizer& optimizer, Gradients& gradients) const {
+// `rank` says whose gradients: kWhole for the one that holds everything.
+void Verifier::take_steps(const Problem& problem, int32_t rank, OptimizerOptions options, Communicator& communicator,
+                          Weights& weights) const {
+  options.groups = workload_.groups();
+  options.threads = options_.threads;
+  options.device = options_.device;
+  Gradients gradients(workload_, rank, *kernels_, options_.device.kind == Device::Kind::kCpu ? 1 : kGradients);
+  Optimizer optimizer(problem, options, communicator, weights.memory());
   for (int64_t step = 0; step < options_.steps; ++step) {
     for (int32_t g = 0; g < optimizer.groups(); ++g) optimizer.group(g).lr = workload_lr(g, step);
+    if (step >= kGradients) optimizer.synchronize();  // what its gradients are written over
     optimizer.step(gradients.at(step));
   }
+  optimizer.synchronize();
 }
 
 void Verifier::run_one_rank(const Inspect& inspect) {
   const Problem& problem = workload_.problem();
   std::optional<Weights> one;
   if (communicator_.rank() == 0) {
-    one.emplace(workload_, kWhole);
+    one.emplace(workload_, kWhole, *kernels_);
     const std::unique_ptr<Communicator> alone = std::move(make_local_communicators(1).front());
     OptimizerOptions options;
     options.plan.scratch_bytes = 0;
-    options.groups = workload_groups();
-    options.threads = options_.threads;
-    Optimizer optimizer(on_one_rank(problem), options, *alone, one->memory());
-    Gradients gradients(workload_, kWhole);
-    take_steps(optimizer, gradients);
+    take_steps(on_one_rank(problem), kWhole, options, *alone, *one);
   }
   expected_.clear();
   std::vector<std::byte> whole;
   for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
     const int64_t width = byte_size(problem.parameters[p].dtype);
     whole.resize(static_cast<size_t>(workload_.elements(p, kWhole) * width));
-    if (one) std::ranges::copy(one->shard(p), whole.begin());
+    if (one) whole = one->shard(p);
     communicator_.broadcast(whole.data(), std::ssize(whole), 0, "one rank's weights")->wait();
     expected_.emplace_back(static_cast<size_t>(workload_.elements(p, communicator_.rank()) * width));
     workload_.take_shard(p, communicator_.rank(), whole.data(), expected_.back().data());
@@ -53,26 +62,21 @@ void Verifier::run_one_rank(const Inspect& inspect) {
   }
 }
 
-std::optional<Difference> Verifier::compare(const PlanOptions& plan) {
-  Weights weights(workload_, communicator_.rank());
-  {
-    OptimizerOptions options;
-    options.plan = plan;
-    options.groups = workload_groups();
-    options.threads = options_.threads;
-    Optimizer optimizer(workload_.problem(), options, communicator_, weights.memory());
-    Gradients gradients(workload_, communicator_.rank());
-    take_steps(optimizer, gradients);
-  }
+std::optional<Difference> Verifier::compare(const PlanOptions& plan, bool graph) {
+  Weights weights(workload_, communicator_.rank(), *kernels_);
+  OptimizerOptions options;
+  options.plan = plan;
+  options.graph = graph;
+  take_steps(workload_.problem(), communicator_.rank(), options, communicator_, weights);
   return first_of_all(own_difference(weights));
 }
 
 std::optional<Difference> Verifier::own_difference(const Weights& weights) const {
   const int32_t rank = communicator_.rank();
   for (int32_t p = 0; p < static_cast<int32_t>(expected_.size()); ++p) {
-    const std::span<const std::byte> got = weights.shard(p);
-    const std::span<const std::byte> expected = expected_[p];
-    if (std::ranges::equal(got, expected)) continue;
+    const std::vector<std::byte> got = weights.shard(p);
+    const std::vector<std::byte>& expected = expected_[p];
+    if (got == expected) continue;
     const Dtype dtype = workload_.problem().parameters[p].dtype;
     const int64_t width = byte_size(dtype);
     for (int64_t offset = 0; offset < std::ssize(got) / width; ++offset) {

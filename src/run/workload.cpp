@@ -85,6 +85,30 @@ uint64_t Workload::stream(int32_t parameter, int64_t step, int32_t rank) const {
   return stream;
 }
 
+// By a hash: of a (parameter, step), a quarter has no gradient at all and a quarter has some, of which half the shards
+// give theirs. Replicas agree, unless each has a gradient of its own.
+bool Workload::gives_gradient(int32_t parameter, int32_t position, int64_t step) const {
+  if (!options_.missing) return true;
+  constexpr int32_t kAnyRank = -2;
+  const uint64_t kind = mix(stream(parameter, step, kAnyRank)) % 4;
+  if (kind > 1) return true;
+  const Partition& partition = partitions_[parameter];
+  const int32_t shard = problem_.grad_sync ? position : partition.first_replica(position);
+  return kind == 1 && mix(stream(parameter, step, kAnyRank) + static_cast<uint64_t>(shard) + 1) % 2 == 0;
+}
+
+bool Workload::has_gradient(int32_t parameter, int32_t rank, int64_t step) const {
+  const Partition& partition = partitions_[parameter];
+  if (rank != kWhole) {
+    const int32_t position = partition.position_of(rank);
+    return position >= 0 && partition.local_elements(position) > 0 && gives_gradient(parameter, position, step);
+  }
+  for (int32_t position = 0; position < partition.positions(); ++position) {
+    if (partition.local_elements(position) > 0 && gives_gradient(parameter, position, step)) return true;
+  }
+  return false;
+}
+
 int64_t Workload::elements(int32_t parameter, int32_t rank) const {
   const Partition& partition = partitions_[parameter];
   if (rank == kWhole) return element_count(partition.shape());
@@ -136,16 +160,22 @@ std::vector<float> Workload::gradients(int32_t parameter, Interval elements, int
     for (size_t i = 0; i < out.size(); ++i) {
       out[i] = rounded(dtype, value(key, elements.begin + static_cast<int64_t>(i), unit));
     }
-    return out;
   }
+  // Where ranks average, those that give something add to zeros; else those that do not give leave zeros.
   for (int32_t rank = 0; rank < problem_.ranks; ++rank) {
+    const int32_t position = partition.position_of(rank);
+    if (position < 0 || gives_gradient(parameter, position, step) != problem_.grad_sync) continue;
     const uint64_t key = stream(parameter, step, rank);
     for_each_row(partition, rank, [&](const Row& row) {
       const int64_t begin = std::max(row.first, elements.begin);
       const int64_t end = std::min(row.first + row.count, elements.end);
-      for (int64_t e = begin; e < end; ++e) out[e - elements.begin] += rounded(dtype, value(key, e, unit));
+      for (int64_t e = begin; e < end; ++e) {
+        float& element = out[e - elements.begin];
+        element = problem_.grad_sync ? element + rounded(dtype, value(key, e, unit)) : 0;
+      }
     });
   }
+  if (!problem_.grad_sync) return out;
   if (partition.replicas() > 1) {
     for (float& sum : out) sum /= static_cast<float>(partition.replicas());
   }
@@ -179,11 +209,12 @@ Problem on_one_rank(Problem problem) {
   return problem;
 }
 
-std::vector<Group> workload_groups() {
+std::vector<Group> Workload::groups() const {
   std::vector<Group> groups(3);
   for (Group& group : groups) {
     group.weight_decay = 0.1;
     group.decay = Decay::kCautious;
+    group.coefficients = options_.coefficients;
   }
   for (int32_t g = 0; g < 3; ++g) groups[g].lr = workload_lr(g, 0);
   groups[2].beta2 = 0.99;
@@ -200,10 +231,15 @@ double workload_lr(int32_t group, int64_t step) {
   return kFirst[group] / (1 + 0.25 * static_cast<double>(step % 8));
 }
 
-Weights::Weights(const Workload& workload, int32_t rank) : problem_(workload.problem()) {
+Weights::Weights(const Workload& workload, int32_t rank, kernels::Kernels& kernels)
+    : problem_(workload.problem()), kernels_(kernels) {
+  std::vector<std::byte> host;
   for (int32_t p = 0; p < static_cast<int32_t>(problem_.parameters.size()); ++p) {
-    shards_.emplace_back(static_cast<size_t>(workload.elements(p, rank) * byte_size(problem_.parameters[p].dtype)));
-    workload.fill_weights(p, rank, shards_.back().data());
+    bytes_.push_back(workload.elements(p, rank) * byte_size(problem_.parameters[p].dtype));
+    shards_.emplace_back(kernels, bytes_.back());
+    host.resize(static_cast<size_t>(bytes_.back()));
+    workload.fill_weights(p, rank, host.data());
+    if (!host.empty()) kernels.write(shards_.back().data(), host.data(), {1, bytes_.back(), 0, 0});
   }
 }
 
@@ -211,25 +247,43 @@ std::vector<ParameterMemory> Weights::memory() {
   std::vector<ParameterMemory> memory;
   for (size_t p = 0; p < shards_.size(); ++p) {
     const Parameter& parameter = problem_.parameters[p];
-    memory.push_back({.weight = shards_[p].empty() ? nullptr : shards_[p].data(),
+    memory.push_back({.weight = shards_[p].data(),
                       .form = parameter.dtype == Dtype::kF32 ? WeightForm::kF32 : WeightForm::kBf16,
                       .group = workload_group(parameter.algorithm)});
   }
   return memory;
 }
 
-Gradients::Gradients(const Workload& workload, int32_t rank) : workload_(workload), rank_(rank) {
-  for (int32_t p = 0; p < static_cast<int32_t>(workload.problem().parameters.size()); ++p) {
-    shards_.emplace_back(static_cast<size_t>(workload.elements(p, rank) * byte_size(workload.gradient_dtype(p, rank))));
-    pointers_.push_back(shards_.back().empty() ? nullptr : shards_.back().data());
-  }
+std::vector<std::byte> Weights::shard(int32_t parameter) const {
+  std::vector<std::byte> host(static_cast<size_t>(bytes_[parameter]));
+  if (!host.empty()) kernels_.read(host.data(), shards_[parameter].data(), {1, bytes_[parameter], 0, 0});
+  return host;
 }
 
+Gradients::Gradients(const Workload& workload, int32_t rank, kernels::Kernels& kernels, int64_t kept)
+    : workload_(workload), rank_(rank), kernels_(kernels), slots_(static_cast<size_t>(kept)) {}
+
 std::span<void* const> Gradients::at(int64_t step) {
-  for (size_t p = 0; p < shards_.size(); ++p) {
-    workload_.fill_gradients(static_cast<int32_t>(p), rank_, step, shards_[p].data());
+  Slot& slot = slots_[static_cast<size_t>(step % std::ssize(slots_))];
+  if (slot.step != step) fill(slot, step);
+  return slot.pointers;
+}
+
+void Gradients::fill(Slot& slot, int64_t step) {
+  const bool first = slot.step < 0;
+  slot.step = step;
+  slot.pointers.clear();
+  std::vector<std::byte> host;
+  for (int32_t p = 0; p < static_cast<int32_t>(workload_.problem().parameters.size()); ++p) {
+    const int64_t bytes = workload_.elements(p, rank_) * byte_size(workload_.gradient_dtype(p, rank_));
+    if (first) slot.shards.emplace_back(kernels_, bytes);
+    const bool given = bytes > 0 && workload_.has_gradient(p, rank_, step);
+    slot.pointers.push_back(given ? slot.shards[p].data() : nullptr);
+    if (!given) continue;
+    host.resize(static_cast<size_t>(bytes));
+    workload_.fill_gradients(p, rank_, step, host.data());
+    kernels_.write(slot.pointers.back(), host.data(), {1, bytes, 0, 0});
   }
-  return pointers_;
 }
 
 }  // namespace muster::run

@@ -6,6 +6,10 @@ namespace muster::kernels {
 
 bool cuda_available() { return false; }
 
+int cuda_devices() { return 0; }
+
+void use_cuda_device(int) { throw InvalidArgument("device cuda: not built in, nvcc was not found"); }
+
 std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions&) {
   throw InvalidArgument("device cuda: not built in, nvcc was not found");
 }
