@@ -47,6 +47,7 @@ void Verifier::run_one_rank(const Inspect& inspect) {
     const std::unique_ptr<Communicator> alone = std::move(make_local_communicators(1).front());
     OptimizerOptions options;
     options.plan.scratch_bytes = 0;
+    options.graph = false;  // plainly: what is recorded elsewhere is compared with it
     take_steps(on_one_rank(problem), kWhole, options, *alone, *one);
   }
   expected_.clear();

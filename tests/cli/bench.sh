@@ -11,6 +11,8 @@ holds 'not any({"strategy", "step_ms", "host_ms", "collectives", "messages", "by
   "scratch_bytes_max", "bitwise_equal"} - set(s) for s in all["strategies"])'
 holds '[s["waves"] for s in all["strategies"][:2]] == [1, 2]'
 holds '__builtins__["all"](s["bitwise_equal"] is True and s["step_ms"] >= s["step_ms_min"] > 0 for s in all["strategies"])'
+holds '__builtins__["all"](s["first_step_s"] > 0 and s["setup_s"] > 0 for s in all["strategies"])'
+holds 'all["device"] == "cpu" and all["graph"] is False'
 holds 'min(s["collectives"] for s in all["strategies"]) == all["strategies"][0]["collectives"] == 2'
 table=$("$muster" bench "$small" --ranks 2 --steps 2)
 for part in 'small on 2 ranks (local)' 'medians of 2 steps' 'per_matrix' 'chunked' 'megabatch' 'global' 'speed-up'; do
@@ -45,7 +47,11 @@ refuses 2 '--waves' "$muster" bench "$small" --ranks 2 --waves 0.5
 refuses 2 '--waves' "$muster" bench "$small" --ranks 2 --waves 2 --strategy per_matrix
 refuses 2 '--steps' "$muster" bench "$small" --ranks 2 --steps 0
 refuses 2 '--comm' "$muster" bench "$small" --ranks 2 --comm nccl
-refuses 2 '--device' "$muster" bench "$small" --ranks 2 --device cuda
+refuses 2 '--device' "$muster" bench "$small" --ranks 2 --device gpu
+if ! has_gpu; then refuses 2 '--device' "$muster" bench "$small" --ranks 2 --device cuda; fi
+refuses 2 '--graph' "$muster" bench "$small" --ranks 2 --graph on,off
+refuses 2 '--graph' "$muster" bench "$small" --ranks 2 --graph off
+refuses 2 '--coefficients' "$muster" bench "$small" --ranks 2 --coefficients ''
 refuses 2 '--trace' "$muster" bench "$small" --ranks 2 --trace "$work/no/such/folder"
 refuses 2 '--cost' "$muster" bench "$small" --ranks 2 --cost "$work/none"
 refuses 2 '--mesh' "$muster" bench "$small"

@@ -18,7 +18,9 @@ refuses 2 '-o' "$muster" tune -o "$work"
 refuses 2 '-o' "$muster" tune -o "$work/no/such/folder.json"
 refuses 2 '--ranks' "$muster" tune --ranks 0 -o "$work/none"
 refuses 2 '--threads' "$muster" tune --threads none -o "$work/none"
-refuses 2 '--device' "$muster" tune --device cuda -o "$work/none"
+if ! has_gpu; then refuses 2 '--device' "$muster" tune --device cuda -o "$work/none"; fi
+refuses 2 '--device' "$muster" tune --device 0 -o "$work/none"
+refuses 2 '--comm' "$muster" tune --comm nccl -o "$work/none"
 if [[ -e $work/none ]]; then fail "wrote a file in spite of bad input"; fi
 
 finish

@@ -28,6 +28,19 @@ holds 'threads["bitwise_equal"] and threads["max_error"] == plain["max_error"]'
 gives moe "$muster" verify "$root/examples/models/moe-vision.json" --layers 1 --strategy global --waves 0,3 --json
 holds 'moe["bitwise_equal"] and moe["ranks"] == 8 and moe["max_error"] < moe["tolerance"]'
 
+echo "== gradients that are missing, on all ranks or some"
+gives both "$muster" verify "$small" --ranks 3 --strategy global,megabatch --waves 0,2 --steps 5 --missing off,on --json
+holds 'both["cases"] == 6 and both["bitwise_equal"] and both["max_error"] < both["tolerance"]'
+holds '[c["missing"] for c in both["case_table"]] == [False] * 3 + [True] * 3'
+for mesh in fsdp=2,tp=2 replicate=2,fsdp=2; do
+  for model in "$small" "$work/sync.model"; do
+    gives some "$muster" verify "$model" --mesh "$mesh" --layers 1 --steps 6 --missing on --json
+    holds "some['bitwise_equal'] and some['max_error'] < some['tolerance'] and some['cases'] > 8 or print('$mesh')"
+  done
+done
+gives safe "$muster" verify "$small" --ranks 2 --strategy global --waves 1 --coefficients polar_express_safe --json
+holds 'safe["bitwise_equal"] and safe["max_error"] < safe["tolerance"]'
+
 echo "== over MPI"
 if has_mpi; then
   for ranks in 1 2 4; do
@@ -61,7 +74,17 @@ refuses 2 '--waves' "$muster" verify "$small" --ranks 2 --waves 2 --strategy meg
 refuses 2 '--steps' "$muster" verify "$small" --ranks 2 --steps 0
 refuses 2 '--wire' "$muster" verify "$small" --ranks 2 --wire f16
 refuses 2 '--comm' "$muster" verify "$small" --ranks 2 --comm pigeon
-refuses 2 '--device' "$muster" verify "$small" --ranks 2 --device tpu
+refuses 2 'is for --device cuda' "$muster" verify "$small" --ranks 2 --comm nccl
+refuses 2 '--device: "tpu"' "$muster" verify "$small" --ranks 2 --device tpu
+refuses 2 '--device: "tpu"' "$muster" verify "$small" --ranks 2 --device tpu --comm nccl
+refuses 2 '--graph' "$muster" verify "$small" --ranks 2 --graph on
+refuses 2 '--graph' "$muster" verify "$small" --ranks 2 --graph maybe
+refuses 2 '--missing' "$muster" verify "$small" --ranks 2 --missing on,on
+refuses 2 '--coefficients' "$muster" verify "$small" --ranks 2 --coefficients magic
+if ! has_gpu; then
+  refuses 2 '--device' "$muster" verify "$small" --ranks 2 --device cuda
+  refuses 2 '--device' "$muster" verify "$small" --ranks 2 --device cuda --comm nccl --graph off
+fi
 refuses 2 '--threads' "$muster" verify "$small" --ranks 2 --threads 0
 refuses 2 'no-such-model' "$muster" verify no-such-model --ranks 2
 refuses 2 'l.0.qkv' "$muster" verify "$small" --ranks 2 --strategy grouped

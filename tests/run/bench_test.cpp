@@ -16,12 +16,15 @@ TEST(Bench, RunsEveryPlanOnTheSameSteps) {
   cases[2].waves = 2;
   std::vector<std::vector<BenchResult>> results(3);
   test::run_ranks(3, [&](Communicator& communicator) {
-    results[communicator.rank()] = bench(workload, communicator, cases, {.steps = 4, .trace = true});
+    results[communicator.rank()] = bench(workload, communicator, cases, {.steps = 4, .steady = 3, .trace = true});
   });
   for (size_t i = 0; i < cases.size(); ++i) {
     const BenchResult& r = results[0][i];
     EXPECT_TRUE(r.bitwise_equal);
     EXPECT_EQ(r.step_ns.size(), 4U);
+    EXPECT_GT(r.steady_ns, 0);
+    EXPECT_GT(r.first_step_ns, 0);
+    EXPECT_EQ(r.first_step_ns, results[2][i].first_step_ns);
     EXPECT_EQ(r.step_ns, results[2][i].step_ns);
     EXPECT_EQ(r.messages, results[2][i].messages);
     EXPECT_GT(r.messages, 0);

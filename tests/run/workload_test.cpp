@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -84,6 +85,46 @@ TEST(Workload, GivesEveryLayoutTheSameLogicalValues) {
       }
     }
   });
+}
+
+// Nobody has one, some shards have, all have: each must happen, and the whole must have zeros where nothing is given.
+TEST(Workload, LeavesGradientsOut) {
+  std::map<std::string, int> seen;
+  for_random_problems([&](const Problem& problem) {
+    const Workload workload(problem, {.missing = true});
+    const Workload full(problem);
+    for (int32_t p = 0; p < std::ssize(problem.parameters); ++p) {
+      const Parameter& parameter = problem.parameters[p];
+      const int64_t count = element_count(parameter.shape);
+      for (int64_t step = 0; step < 4; ++step) {
+        std::map<int64_t, int> given;  // how many ranks give an element's gradient
+        int32_t holders = 0;
+        int32_t givers = 0;
+        for (int32_t rank = 0; rank < problem.ranks; ++rank) {
+          const std::vector<int64_t> elements = held(problem, parameter, rank);
+          if (elements.empty()) continue;
+          const bool gives = workload.has_gradient(p, rank, step);
+          ++holders;
+          givers += gives ? 1 : 0;
+          for (const int64_t e : elements) given[e] += gives ? 1 : 0;
+        }
+        ASSERT_EQ(workload.has_gradient(p, kWhole, step), givers > 0);
+        if (holders > 1) ++seen[givers == 0 ? "none" : givers == holders ? "all" : "some"];
+        const std::vector<float> whole = workload.gradients(p, {0, count}, step);
+        const std::vector<float> all = full.gradients(p, {0, count}, step);
+        for (const auto& [e, ranks] : given) {
+          if (ranks == 0) {
+            ASSERT_EQ(whole[e], 0) << "element " << e;
+          } else if (!problem.grad_sync) {
+            ASSERT_EQ(whole[e], all[e]) << "element " << e;
+          }
+        }
+      }
+    }
+  });
+  EXPECT_GT(seen["none"], 100);
+  EXPECT_GT(seen["some"], 100);
+  EXPECT_GT(seen["all"], 100);
 }
 
 TEST(Workload, TakesTheShardsOfAWholeParameter) {

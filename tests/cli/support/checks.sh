@@ -12,7 +12,7 @@ fail() {
 }
 
 # MPI and what it is made of may write to stderr what they like: a machine without /sys, say.
-uses_mpi() { [[ $1 == on || " $* " == *" --comm mpi "* ]]; }
+uses_mpi() { [[ $1 == on || " $* " == *" --comm mpi "* || " $* " == *" --comm nccl "* ]]; }
 
 # gives NAME COMMAND...: exit 0 and nothing on stderr; keeps stdout as NAME for `holds`.
 gives() {
@@ -58,10 +58,28 @@ refuses() {
   fi
 }
 
+# accepts FLAG...: complains about another flag, not about these; $complaint is what it said.
+accepts() {
+  complaint=$("$muster" tune "$@" --ranks x -o "$work/none" 2>&1 || true)
+  [[ $complaint == *--ranks* ]]
+}
+
 # MPI is built in, mpirun is there, and nobody objects (MUSTER_TEST_MPI=off).
 has_mpi() {
-  [[ ${MUSTER_TEST_MPI:-on} == on ]] && command -v mpirun >/dev/null &&
-    ! "$muster" tune --comm mpi --ranks x -o "$work/none" 2>&1 | grep -q 'not built in'
+  [[ ${MUSTER_TEST_MPI:-on} == on ]] && command -v mpirun >/dev/null && accepts --comm mpi
+}
+
+# CUDA is built in, and there is a GPU.
+has_gpu() { accepts --device cuda; }
+# NCCL is built in and its library is there, too.
+has_nccl() { accepts --device cuda --comm nccl; }
+
+# Ends the test as skipped without a GPU.
+needs_gpu() {
+  if ! has_gpu; then
+    echo "skipped: $complaint"
+    exit 77
+  fi
 }
 
 # on RANKS COMMAND...: under mpirun, even as root and with few cores. MPI leaks at exit.
