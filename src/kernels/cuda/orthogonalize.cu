@@ -11,7 +11,7 @@ namespace muster::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr size_t kRestart = 2;
+constexpr size_t kRestart = 3;
 
 // Q = Z + a I.
 template <typename T>
@@ -98,7 +98,7 @@ class Steps {
 
   // R is the Gram matrix of what X would be by now, Q what X is to be multiplied with. `a` stays out of Z, whose
   // rounding would lose it. Half precision makes R's small eigenvalues negative and every step doubles that and more,
-  // so after two steps both start anew from X.
+  // so after three steps both start anew from X: after two, rounding leaves more (docs/kernels.md).
   int gram_form() const {
     const size_t steps = coefficients_.steps.size();
     int now = 0;
@@ -299,7 +299,7 @@ double orthogonalize_flops(Form form, MatrixShape shape, int64_t steps) {
   x.batch = 1;
   const auto count = static_cast<double>(steps);
   if (form == Form::kStandard) return count * (flops(gram) + flops(square) + flops(x));
-  if (steps <= 2) return flops(gram) + (steps == 2 ? 5 : 1) * flops(square) + flops(x);
+  if (steps <= static_cast<int64_t>(kRestart)) return flops(gram) + (4 * count - 3) * flops(square) + flops(x);
   return 2 * (flops(gram) + flops(x)) + (4 * count - 6) * flops(square);
 }
 

@@ -148,6 +148,20 @@ void launch(const Product& p, cudaStream_t stream) {
                  : launch_general<T, false, Extra::kNone>(p, stream);
 }
 
+// Above the diagonal what is below it. Types do not matter.
+__global__ void mirror_kernel(uint16_t* d, int n, int64_t pitch, int64_t stride) {
+  uint16_t* const matrix = d + blockIdx.z * stride;
+  const int row = static_cast<int>(blockIdx.y) * 16 + static_cast<int>(threadIdx.y);
+  const int column = static_cast<int>(blockIdx.x) * 16 + static_cast<int>(threadIdx.x);
+  if (row < column && column < n) matrix[row * pitch + column] = matrix[column * pitch + row];
+}
+
+void mirror(const Product& p, cudaStream_t stream) {
+  const auto tiles = static_cast<unsigned>((p.d.rows + 15) / 16);
+  mirror_kernel<<<dim3(tiles, tiles, static_cast<unsigned>(p.batch)), dim3(16, 16), 0, stream>>>(
+      static_cast<uint16_t*>(p.d.data), static_cast<int>(p.d.rows), p.d.pitch, p.d.stride);
+}
+
 }  // namespace
 
 bool products_available(int device) {
@@ -184,7 +198,11 @@ void multiply(const Product& p, Queue& queue, Cublas* instead) {
                {kind, p.batch, reinterpret_cast<int64_t>(p.scalars), p.scalars_stride,
                 reinterpret_cast<int64_t>(p.identity), reinterpret_cast<int64_t>(p.row_squares)},
                [&](cudaStream_t stream) {
-                 if (instead != nullptr) return instead->multiply(p, stream);
+                 if (instead != nullptr) {
+                   instead->multiply(p, stream);
+                   if (p.symmetric) mirror(p, stream);
+                   return;
+                 }
                  p.type == Half::kF16 ? launch<__half>(p, stream) : launch<__nv_bfloat16>(p, stream);
                });
 }

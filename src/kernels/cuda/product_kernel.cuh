@@ -78,6 +78,21 @@ __device__ Tile tile_at(int number, const Shape& shape) {
   return {number / shape.tiles, row * kRows, column * kTile};
 }
 
+// Elements of a staged block of 64 x 64 that thread t of 128 copies over the diagonal: visit(i, j) with i < j.
+template <typename Visit>
+__device__ void for_each_above(int t, Visit visit) {
+  const int first = t / 4;  // two rows, which together have 63
+#pragma unroll 1
+  for (int k = t % 4; k < 63; k += 4) {
+    const int beyond = k - (63 - first);
+    if (beyond < 0) {
+      visit(first, first + 1 + k);
+    } else {
+      visit(63 - first, 64 - first + beyond);
+    }
+  }
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 #define MUSTER_SM90 1
 #endif
@@ -278,12 +293,26 @@ __global__ void __launch_bounds__(kThreads, 1)
           if (lane % 4 == 0 && of_row < shape.rows) extra.squares[sum * shape.rows + of_row] = squares[i];
         }
       }
-      publish();
-      __syncwarp();
-      const bool below = row >= tile.column + kTile;  // the diagonal
+      // Rounding makes a product of symmetric matrices a little asymmetric, which the next steps would magnify: what is
+      // above the diagonal is a copy of what is below, also within the 64 x 64 that it runs through.
+      const int to_diagonal = row - tile.column;  // 0 or 64, or else all is below it
+      const bool below = to_diagonal >= kTile;
+      if (kSymmetric && !below) {
+        warpgroup_sync(1 + group);
+        const auto place = [&](int i, int j) {
+          return reinterpret_cast<T*>(memory + (staged(i, (to_diagonal + j) / 8) - base) + j % 8 * kHalfBytes);
+        };
+        for_each_above(static_cast<int>(threadIdx.x) % 128, [&](int i, int j) { *place(i, j) = *place(j, i); });
+        publish();
+        warpgroup_sync(1 + group);
+      } else {
+        publish();
+        __syncwarp();
+      }
       const auto store_strip = [&](const CUtensorMap& map) {
         const uint32_t strip = part + warp * 16 * 128;
         store_box(map, strip, tile.column, row + warp * 16, tile.matrix);
+        if (kSymmetric && to_diagonal == 0) return;  // the rest is above
         store_box(map, strip + kBoxBytes, tile.column + 64, row + warp * 16, tile.matrix);
       };
       if (lane == 0) {
@@ -310,8 +339,8 @@ __global__ void __launch_bounds__(kThreads, 1)
           }
         }
       }
-      if (kSymmetric && below) {
-        // The mirror image: the warpgroup's 64 x 128 transposed, rows of 128 bytes.
+      if (kSymmetric && to_diagonal > 0) {
+        // The mirror image: the warpgroup's 64 x 128 transposed, rows of 128 bytes; half of it at the diagonal.
         if (lane == 0) stores_read();
         warpgroup_sync(1 + group);
 #pragma unroll
@@ -324,10 +353,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         warpgroup_sync(1 + group);
         if (elected) {
           store_box(d_map, part, row, tile.column, tile.matrix);
-          store_box(d_map, part + kBoxBytes, row, tile.column + 64, tile.matrix);
+          if (below) store_box(d_map, part + kBoxBytes, row, tile.column + 64, tile.matrix);
           if (kExtra == Extra::kIdentity) {
             store_box(extra_map, part, row, tile.column, tile.matrix);
-            store_box(extra_map, part + kBoxBytes, row, tile.column + 64, tile.matrix);
+            if (below) store_box(extra_map, part + kBoxBytes, row, tile.column + 64, tile.matrix);
           }
           store_commit();
         }
