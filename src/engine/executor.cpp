@@ -55,10 +55,9 @@ Executor::Executor(const plan::Catalog& catalog, std::span<const ParameterMemory
   int64_t one = 0;
   int64_t wanted = 0;
   const auto look_at = [&](const BatchKey& key, bool home, size_t matrices) {
-    const int64_t lanes = std::min<int64_t>(kernels.lanes(), static_cast<int64_t>(matrices));
     const int64_t good = std::min(static_cast<int64_t>(matrices), kernels.polish_batch({key.rows, key.columns}));
     one = std::max(one, workshop(key, home, 1).total());
-    wanted = std::max(wanted, kernels.lanes() * workshop(key, home, (good + lanes - 1) / lanes).total());
+    wanted = std::max(wanted, kernels.lanes() * workshop(key, home, good).total());
   };
   for (const WaveProgram& wave : full.waves) {
     for (const OwnedBatch& batch : wave.owned) look_at(batch.key, false, batch.matrices.size());
@@ -90,7 +89,6 @@ Executor::Workshop Executor::workshop(const BatchKey& key, bool home, int64_t ma
 
 Executor::Workshop Executor::best_workshop(const BatchKey& key, bool home, size_t matrices) const {
   auto count = std::min(static_cast<int64_t>(matrices), kernels_.polish_batch({key.rows, key.columns}));
-  if (lanes_ > 1) count = std::min(count, (static_cast<int64_t>(matrices) + lanes_ - 1) / lanes_);
   // What is left over from a multiple of it would keep all threads on one matrix, which is slower than one on each.
   const int64_t unit = kernels_.side_by_side();
   while (count > 1 && workshop(key, home, count).total() > workspace_.size() / lanes_) {
@@ -169,7 +167,7 @@ Executor::Flight Executor::exchange(const Run& run, size_t w, const std::vector<
   if (flight.bytes > 0) ++stats.exchanges;
   if (stream_ == nullptr) {
     flight.request = run.link.host->exchange(out, in, label_of(run, w, direction));
-  } else if (flight.bytes > 0) {
+  } else if (run.link.host->size() > 1) {
     enqueue(run, w, out, in, direction, flight);
   }
   return flight;

@@ -222,8 +222,8 @@ struct Layout {
       line_norm_bytes = align(batch * norms_of(sums) * static_cast<int64_t>(sizeof(Norms)));
       line_bytes = std::max(line_bytes, align(batch * sums.lines() * 4));
     }
-    total =
-        xs * x_bytes + grams_of(form) * gram_bytes + sums_bytes + norm_bytes + factor_bytes + line_bytes + square_bytes;
+    total = xs * x_bytes + grams_of(form) * gram_bytes + sums_bytes + norm_bytes + factor_bytes + line_bytes +
+            square_bytes + line_norm_bytes;
   }
 
   int xs;
@@ -411,7 +411,7 @@ int64_t polish_batch(MatrixShape shape, int multiprocessors) {
   if (n == 0) return 1;
   const int64_t down = divide_up(n, kTile);
   const int64_t tiles = down * (down + 1) / 2;
-  const int64_t waves = n <= kSmall ? 2 : 16;
+  const int64_t waves = n <= kSmall ? 4 : 16;
   const int64_t grams = long_enough_for_gram(shape) ? grams_of(Form::kGram) : grams_of(Form::kStandard);
   const int64_t bytes = 2 * (shape.rows * shape.columns + grams * n * n);
   return std::max<int64_t>(1, std::min(waves * multiprocessors / tiles, kMostBytes / bytes));

@@ -84,10 +84,10 @@ TEST_F(Orthogonalize, IsAsGoodAsTheReferenceForEveryShapeSetAndDtype) {
         double error = 0;
         for (size_t i = 0; i < ours.data.size(); ++i) error += std::pow(ours.data[i] - exact.data[i], 2);
         // The polynomials magnify rounding, cans most: its slope at 1 is 22. Steps in half precision leave a digit of
-        // what float64 gets, and singular values as near to 1 as those of the set are anyway: within 0.13, or where
-        // more, jordan's.
+        // what float64 gets, and singular values as near to 1 as those of the set are anyway: within 0.13, of cans 0.2,
+        // or where more, jordan's.
         EXPECT_LT(std::sqrt(error) / reference::frobenius_norm(exact), 0.15);
-        EXPECT_LT(orthogonality(ours), std::max(orthogonality(exact), 0.25) + 0.03);
+        EXPECT_LT(orthogonality(ours), std::max(orthogonality(exact), name == "cans" ? 0.4 : 0.25) + 0.03);
       }
     }
   }
