@@ -104,7 +104,7 @@ struct StepStats {
   int64_t messages_sent = 0;
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
-  int64_t kernels = 0;                       // calls
+  int64_t kernels = 0;                       // calls; on a device, launches
   std::vector<ParameterStats> parameters{};  // on request; zeros if the step was skipped
 
   int64_t at(Stage stage) const { return stage_ns[static_cast<size_t>(stage)]; }

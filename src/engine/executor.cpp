@@ -92,7 +92,7 @@ Executor::Workshop Executor::best_workshop(const BatchKey& key, bool home, size_
   // What is left over from a multiple of it would keep all threads on one matrix, which is slower than one on each.
   const int64_t unit = kernels_.side_by_side();
   while (count > 1 && workshop(key, home, count).total() > workspace_.size() / lanes_) {
-    count = count >= 2 * unit ? count / 2 / unit * unit : count - 1;
+    count = unit > 1 && count >= 2 * unit ? count / 2 / unit * unit : count - 1;
   }
   return workshop(key, home, count);
 }

@@ -296,6 +296,7 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
       control_->end_step(state_->updates());
     } while (!stream.end_step());
     stream.pop();
+    recorder_.stats.kernels = stream.launches();
   });
   state_->steps = number;
   if (refuses) throw InvalidArgument(fmt::format("{}: {}", what, ballots.refusal));

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "kernels/stream.h"
 #include "muster/optimizer.h"
 
@@ -56,18 +58,30 @@ class Recorder {
           wave_(wave),
           detail_(std::move(detail)),
           begin_ns_(now_ns()),
-          stamp_(recorder.stamp(false)) {}
+          stamp_(recorder.stamp(false)) {
+      ranged_ = recorder.stream_ != nullptr && !recorder.stream_->replaying();
+      if (ranged_) recorder.stream_->push(label());
+    }
     Span(const Span&) = delete;
     Span& operator=(const Span&) = delete;
-    ~Span() { recorder_.add(stage_, wave_, std::move(detail_), begin_ns_, stamp_); }
+    ~Span() {
+      if (ranged_) recorder_.stream_->pop();
+      recorder_.add(*this);
+    }
 
    private:
+    friend class Recorder;
+    std::string label() const {
+      return detail_.empty() ? std::string(name(stage_)) : fmt::format("{} {}", name(stage_), detail_);
+    }
+
     Recorder& recorder_;
     const Stage stage_;
     const int32_t wave_;
-    std::string detail_;
+    const std::string detail_;
     const int64_t begin_ns_;
     const int64_t stamp_;
+    bool ranged_ = false;  // shown to profilers
   };
   Span span(Stage stage, int32_t wave = -1, std::string detail = {}) { return {*this, stage, wave, std::move(detail)}; }
 
@@ -87,12 +101,9 @@ class Recorder {
   std::vector<TraceEvent> last_events;
 
  private:
-  void add(Stage stage, int32_t wave, std::string detail, int64_t begin_ns, int64_t begin) {
-    stats.stage_ns[static_cast<size_t>(stage)] += now_ns() - begin_ns;
-    if (!trace_) return;
-    std::string label(name(stage));
-    if (!detail.empty()) label += ' ' + detail;
-    events_.push_back({std::move(label), false, wave, begin, stamp(false), 0});
+  void add(const Span& span) {
+    stats.stage_ns[static_cast<size_t>(span.stage_)] += now_ns() - span.begin_ns_;
+    if (trace_) events_.push_back({span.label(), false, span.wave_, span.stamp_, stamp(false), 0});
   }
 
   std::vector<TraceEvent> events_;

@@ -65,6 +65,8 @@ class Stream {
   // Copies to the host what `bytes` at `device` are after this step; sent() says for which step it arrived.
   virtual void send(const void* device, int64_t bytes) = 0;
 
+  virtual int64_t launches() const = 0;  // in the last step, replayed ones included
+
   // A step is over on the device. Steps have numbers from 1, by begin_step().
   virtual int64_t step() const = 0;
   virtual bool done(int64_t step) = 0;                              // throws DeviceError

@@ -128,6 +128,7 @@ class CudaKernels final : public Kernels, public Stream {
   void count(std::span<const int32_t> active, int64_t* updates) override { cuda::count(active, updates, queue_); }
 
   void send(const void* device, int64_t bytes) override { queue_.send(device, bytes); }
+  int64_t launches() const override { return queue_.launches(); }
   int64_t step() const override { return queue_.step(); }
   bool done(int64_t step) override { return queue_.done(step); }
   std::span<const std::byte> sent(int64_t step) const override { return queue_.sent(step); }

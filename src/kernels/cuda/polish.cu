@@ -455,7 +455,7 @@ void Polisher::run(const PolishOptions& options, MatrixShape shape, std::span<co
     throw InvalidArgument("polish: workspace of " + std::to_string(workspace_given.bytes) + " bytes, expected " +
                           std::to_string(least));
   }
-  const Known known = this->known(options.coefficients);
+  const Known& known = this->known(options.coefficients);
   const Form form = long_enough_for_gram(shape) && known.tolerates_gram ? Form::kGram : Form::kStandard;
   const int64_t apart = may_be_x(options, shape) ? spacing(batch, shape) : 0;
   const auto bytes = [&](int64_t count) { return Layout(form, options, shape, count, apart > 0).total; };

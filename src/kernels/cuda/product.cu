@@ -191,9 +191,12 @@ void multiply(const Product& p, Queue& queue, Cublas* instead) {
   if (instead != nullptr && extra) throw InvalidArgument("product: cuBLAS writes D alone");
   const int64_t kind = static_cast<int64_t>(p.type) | (p.a_transposed ? 2 : 0) | (p.b_transposed ? 4 : 0) |
                        (p.symmetric ? 8 : 0) | (instead != nullptr ? 16 : 0);
-  for (const Matrices& m : {p.a, p.b, p.c, p.d, p.d_and_identity}) {
-    queue.sign(std::array{reinterpret_cast<int64_t>(m.data), m.rows, m.columns, m.pitch, m.stride});
+  std::array<int64_t, 25> places{};
+  auto* place = places.begin();
+  for (const Matrices* m : {&p.a, &p.b, &p.c, &p.d, &p.d_and_identity}) {
+    for (const int64_t n : {reinterpret_cast<int64_t>(m->data), m->rows, m->columns, m->pitch, m->stride}) *place++ = n;
   }
+  queue.sign(places);
   queue.launch("product",
                {kind, p.batch, reinterpret_cast<int64_t>(p.scalars), p.scalars_stride,
                 reinterpret_cast<int64_t>(p.identity), reinterpret_cast<int64_t>(p.row_squares)},

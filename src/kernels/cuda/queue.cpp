@@ -1,6 +1,7 @@
 #include "kernels/cuda/queue.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <utility>
 
@@ -12,10 +13,17 @@ constexpr int64_t kAlign = 16;
 constexpr int64_t kFirstCapacity = int64_t{1} << 20;
 constexpr size_t kMostGraphs = 8;
 
-uint64_t mix(uint64_t hash, uint64_t value) {
+constexpr uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15;
   return hash ^ (hash >> 32);
 }
+
+// Odd and random.
+constexpr auto kFactors = [] {
+  std::array<uint64_t, 32> factors{};
+  for (size_t i = 0; i < factors.size(); ++i) factors[i] = mix(mix(i + 1, 0x51ed270b), i) | 1;
+  return factors;
+}();
 
 }  // namespace
 
@@ -54,11 +62,13 @@ Queue::~Queue() {
 void Queue::sign(const char* what, std::initializer_list<int64_t> numbers) {
   signature_ = mix(signature_, reinterpret_cast<uintptr_t>(what));
   sign(std::span(numbers.begin(), numbers.size()));
-  ++signed_;
 }
 
+// A step signs thousands of numbers: multiplications that do not wait for each other, each with a factor of its own.
 void Queue::sign(std::span<const int64_t> numbers) {
-  for (const int64_t n : numbers) signature_ = mix(signature_, static_cast<uint64_t>(n));
+  uint64_t sum = numbers.size();
+  for (size_t i = 0; i < numbers.size(); ++i) sum += static_cast<uint64_t>(numbers[i]) * kFactors[i % kFactors.size()];
+  signature_ = mix(signature_, sum);
 }
 
 // Nothing reads the table or its copies any more.
@@ -110,7 +120,7 @@ void Queue::begin_step(bool record) {
   record_ = record;
   at_ = 0;
   signature_ = 0;
-  signed_ = 0;
+  launches_ = 0;
   next_event_ = 0;
   marks_.clear();
   stamp_count_ = 0;
@@ -137,7 +147,6 @@ bool Queue::end_step() {
     }
   }
   const Mode mode = std::exchange(mode_, Mode::kIdle);
-  if (mode != Mode::kProbe) launches_ = signed_;
   if (mode == Mode::kEager) {
     seen_.insert(signature_);
   } else if (mode == Mode::kProbe) {

@@ -47,6 +47,7 @@ class Queue {
   template <typename F>
   void launch(const char* what, std::initializer_list<int64_t> numbers, F&& f) {
     sign(what, numbers);
+    ++launches_;
     if (probing()) return;
     f(current_);
     check(cudaGetLastError(), what);
@@ -63,7 +64,7 @@ class Queue {
   int64_t step() const { return step_; }
   bool done(int64_t step);
   void synchronize();                             // the host waits for everything
-  int64_t launches() const { return launches_; }  // of the last step that was not replayed
+  int64_t launches() const { return launches_; }  // of the last step, replayed ones included
   int64_t graphs() const { return static_cast<int64_t>(graphs_.size()); }
 
   cudaStream_t main() const { return main_; }
@@ -112,7 +113,6 @@ class Queue {
   bool idle_puts_ = false;
   int64_t step_ = 0;
   int64_t launches_ = 0;
-  int64_t signed_ = 0;
   uint64_t signature_ = 0;
   std::map<uint64_t, cudaGraphExec_t> graphs_;
   std::set<uint64_t> seen_;
