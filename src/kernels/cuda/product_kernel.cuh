@@ -22,11 +22,13 @@ template <Work kWork>
 struct Ring {
   static constexpr bool kTogether = kWork == Work::kTogether;
   static constexpr int kRows = kTogether ? 2 * kTile : kTile;
-  static constexpr int kStages = kTogether ? 4 : 6;
+  static constexpr int kStages = kTogether ? 4 : 5;
+  static constexpr int kBuffers =
+      kTogether ? 1 : 2;  // on the way out, a warpgroup: in one it is staged, the other leaves
   static constexpr int kABytes = kRows * kDepth * kHalfBytes;
   static constexpr int kBytes = kABytes + kTile * kDepth * kHalfBytes;  // of a stage
   static constexpr int kBarrierBytes = 8 * (2 * kStages + 2);
-  static constexpr int kSharedBytes = kStages * kBytes + 2 * kStagingBytes + kBarrierBytes;
+  static constexpr int kSharedBytes = kStages * kBytes + 2 * kBuffers * kStagingBytes + kBarrierBytes;
 };
 
 struct Shape {
@@ -78,18 +80,16 @@ __device__ Tile tile_at(int number, const Shape& shape) {
   return {number / shape.tiles, row * kRows, column * kTile};
 }
 
-// Elements of a staged block of 64 x 64 that thread t of 128 copies over the diagonal: visit(i, j) with i < j.
+// Above the diagonal of a block of 64 x 64, the 2 x 2 that thread t of 128 writes: visit(row, column of the first).
 template <typename Visit>
 __device__ void for_each_above(int t, Visit visit) {
-  const int first = t / 4;  // two rows, which together have 63
-#pragma unroll 1
-  for (int k = t % 4; k < 63; k += 4) {
-    const int beyond = k - (63 - first);
-    if (beyond < 0) {
-      visit(first, first + 1 + k);
-    } else {
-      visit(63 - first, 64 - first + beyond);
-    }
+  const int first = t / 8;  // of 32 rows of such; with another one it has 31
+#pragma unroll 2
+  for (int k = t % 8; k < 31; k += 8) {
+    const int beyond = k - (31 - first);
+    const int row = beyond < 0 ? first : 31 - first;
+    const int column = beyond < 0 ? first + 1 + k : 32 - first + beyond;
+    visit(2 * row, 2 * column);
   }
 }
 
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) uint8_t memory[];
   const uint32_t base = shared_address(memory);
   const uint32_t staging = base + kStages * kStageBytes;
-  const uint32_t barriers = staging + 2 * kStagingBytes;
+  const uint32_t barriers = staging + 2 * Stages::kBuffers * kStagingBytes;
   const auto full = [&](int stage) { return barriers + 8 * stage; };
   const auto empty = [&](int stage) { return barriers + 8 * (kStages + stage); };
   const auto turn = [&](int warpgroup) { return barriers + 8 * (2 * kStages + warpgroup); };
@@ -171,11 +171,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const bool elected = threadIdx.x % 128 == 0;
-  const uint32_t part = staging + group * kStagingBytes;
-  // Where element (row, 8 octet) of half a tile is staged: as the copy engine swizzles it.
-  const auto staged = [&](int row, int octet) {
-    return part + octet / 8 * kBoxBytes + row * 128 + (octet % 8 ^ (row & 7)) * 16;
-  };
+  const uint32_t part = staging + group * Stages::kBuffers * kStagingBytes;
+  constexpr bool kTwo = Stages::kBuffers == 2 && kExtra != Extra::kIdentity;
 
   int number = kTogether ? 0 : group;  // of this block's tiles
   const int skip = kTogether ? 1 : 2;
@@ -237,7 +234,21 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int half = 0; half < 2; ++half) {
       const int row = tile.row + half * 64;
       if (kSymmetric && tile.column > row + 63) continue;  // above the diagonal
-      if (lane == 0) stores_read();
+      // With two buffers: strips in the first and mirror images in the second, or in turn where there are none. Whoever
+      // issues stores leaves as many groups behind in every half.
+      const uint32_t out = part + (kTwo && !kSymmetric ? half * kStagingBytes : 0);
+      const uint32_t mirrored = part + (kTwo ? kStagingBytes : 0);
+      // Where element (row, 8 octet) is staged: as the copy engine swizzles it.
+      const auto staged = [&](int staged_row, int octet) {
+        return out + octet / 8 * kBoxBytes + staged_row * 128 + (octet % 8 ^ (staged_row & 7)) * 16;
+      };
+      if (lane == 0) {
+        if (kTwo && (!kSymmetric || warp == 0)) {
+          stores_read<1>();
+        } else {
+          stores_read();
+        }
+      }
       if (kSymmetric) {
         warpgroup_sync(1 + group);
       } else {
@@ -299,10 +310,18 @@ __global__ void __launch_bounds__(kThreads, 1)
       const bool below = to_diagonal >= kTile;
       if (kSymmetric && !below) {
         warpgroup_sync(1 + group);
-        const auto place = [&](int i, int j) {
-          return reinterpret_cast<T*>(memory + (staged(i, (to_diagonal + j) / 8) - base) + j % 8 * kHalfBytes);
-        };
-        for_each_above(static_cast<int>(threadIdx.x) % 128, [&](int i, int j) { *place(i, j) = *place(j, i); });
+        const auto place = [&](int i, int j) { return staged(i, (to_diagonal + j) / 8) + j % 8 * kHalfBytes; };
+        for_each_above(static_cast<int>(threadIdx.x) % 128, [&](int i, int j) {
+          const uint32_t even = load_word(place(j, i));
+          const uint32_t odd = load_word(place(j + 1, i));
+          store_word(place(i, j), __byte_perm(even, odd, 0x5410));
+          store_word(place(i + 1, j), __byte_perm(even, odd, 0x7632));
+        });
+        if (warp == 0) {
+          const uint32_t low = load_word(place(2 * lane + 1, 2 * lane));
+          const uint32_t high = load_word(place(2 * lane, 2 * lane));
+          store_word(place(2 * lane, 2 * lane), __byte_perm(high, low, 0x5410));
+        }
         publish();
         warpgroup_sync(1 + group);
       } else {
@@ -310,7 +329,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         __syncwarp();
       }
       const auto store_strip = [&](const CUtensorMap& map) {
-        const uint32_t strip = part + warp * 16 * 128;
+        const uint32_t strip = out + warp * 16 * 128;
         store_box(map, strip, tile.column, row + warp * 16, tile.matrix);
         if (kSymmetric && to_diagonal == 0) return;  // the rest is above
         store_box(map, strip + kBoxBytes, tile.column + 64, row + warp * 16, tile.matrix);
@@ -341,26 +360,27 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       if (kSymmetric && to_diagonal > 0) {
         // The mirror image: the warpgroup's 64 x 128 transposed, rows of 128 bytes; half of it at the diagonal.
-        if (lane == 0) stores_read();
+        if (kTwo && elected) stores_read<1>();
+        if (!kTwo && lane == 0) stores_read();
         warpgroup_sync(1 + group);
 #pragma unroll
         for (int q = 0; q < 16; q += 2) {
           const int column = (q + lane / 16) * 8 + lane % 8;
           const int octet = warp * 2 + lane / 8 % 2;
-          store_quad_transposed(part + column * 128 + (octet ^ (column & 7)) * 16, quad(q));
+          store_quad_transposed(mirrored + column * 128 + (octet ^ (column & 7)) * 16, quad(q));
         }
         publish();
         warpgroup_sync(1 + group);
         if (elected) {
-          store_box(d_map, part, row, tile.column, tile.matrix);
-          if (below) store_box(d_map, part + kBoxBytes, row, tile.column + 64, tile.matrix);
+          store_box(d_map, mirrored, row, tile.column, tile.matrix);
+          if (below) store_box(d_map, mirrored + kBoxBytes, row, tile.column + 64, tile.matrix);
           if (kExtra == Extra::kIdentity) {
-            store_box(extra_map, part, row, tile.column, tile.matrix);
-            if (below) store_box(extra_map, part + kBoxBytes, row, tile.column + 64, tile.matrix);
+            store_box(extra_map, mirrored, row, tile.column, tile.matrix);
+            if (below) store_box(extra_map, mirrored + kBoxBytes, row, tile.column + 64, tile.matrix);
           }
-          store_commit();
         }
       }
+      if (kSymmetric && elected) store_commit();
     }
   }
   if (lane == 0) stores_done();

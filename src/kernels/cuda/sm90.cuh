@@ -46,7 +46,11 @@ __device__ inline void store_box(const CUtensorMap& map, uint32_t from, int x, i
                : "memory");
 }
 __device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ inline void stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// All of this thread's but the last kUnread have been read from shared memory.
+template <int kUnread = 0>
+__device__ void stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kUnread) : "memory");
+}
 __device__ inline void stores_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // What ordinary stores wrote to shared memory is there for the copy engine.
 __device__ inline void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -127,6 +131,14 @@ __device__ inline float2 load_pair(const void* p) {
   float2 v;
   asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p));
   return v;
+}
+__device__ inline uint32_t load_word(uint32_t at) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+  return v;
+}
+__device__ inline void store_word(uint32_t at, uint32_t v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 __device__ inline void store_shared(uint32_t at, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
