@@ -222,8 +222,8 @@ struct Layout {
       line_norm_bytes = align(batch * norms_of(sums) * static_cast<int64_t>(sizeof(Norms)));
       line_bytes = std::max(line_bytes, align(batch * sums.lines() * 4));
     }
-    total =
-        xs * x_bytes + grams_of(form) * gram_bytes + sums_bytes + norm_bytes + factor_bytes + line_bytes + square_bytes;
+    total = xs * x_bytes + grams_of(form) * gram_bytes + sums_bytes + norm_bytes + factor_bytes + line_bytes +
+            square_bytes + line_norm_bytes;
   }
 
   int xs;
