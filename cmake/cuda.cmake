@@ -34,8 +34,9 @@ function(muster_add_cuda_kernels)
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/cuda/*.cu)
   # The same bits as on the CPU: a product and a sum are rounded one by one there.
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cuda/elementwise.cu
-    ${PROJECT_SOURCE_DIR}/src/kernels/cuda/values.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cuda/apply_polished.cu
+    ${PROJECT_SOURCE_DIR}/src/kernels/cuda/elementwise.cu ${PROJECT_SOURCE_DIR}/src/kernels/cuda/values.cu
+    PROPERTIES COMPILE_OPTIONS -fmad=false)
   add_library(muster_cuda OBJECT ${sources})
   target_include_directories(muster_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   set_target_properties(muster_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON)

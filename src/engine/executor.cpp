@@ -376,7 +376,7 @@ void Executor::orthogonalize(const Run& run, size_t w, const OwnedBatch& batch) 
                matrices.push_back({part(run, w) + m.assembled * wire_bytes_, variance,
                                    m.parameter < 0 ? nullptr : active(run, m.parameter)});
              }
-             polish(static_cast<int32_t>(w), batch.key, matrices, {workspace, shop.kernel_bytes});
+             polish(w, batch.key, matrices, {workspace, shop.kernel_bytes});
            });
 }
 
@@ -398,20 +398,48 @@ void Executor::orthogonalize(const Run& run, size_t w, const HomeBatch& batch) {
           const auto timed = recorder_.span(Stage::kPack, static_cast<int32_t>(w));
           pack(run, packs);
         }
-        polish(static_cast<int32_t>(w), batch.key, matrices,
-               {workspace + shop.matrices * shop.update_bytes, shop.kernel_bytes});
-        apply(run, applies);
+        const kernels::Workspace scratch{workspace + shop.matrices * shop.update_bytes, shop.kernel_bytes};
+        if (may_join(run, applies)) {
+          polish_and_apply(run, w, batch.key, matrices, scratch, applies);
+        } else {
+          polish(w, batch.key, matrices, scratch);
+          apply(run, applies);
+        }
       });
 }
 
-void Executor::polish(int32_t w, const BatchKey& key, std::span<const kernels::PolishMatrix> matrices,
+// Apply takes one call, which may be that of polish too. Where calls return when they are done they stay two, because
+// the host's clock tells stages apart.
+bool Executor::may_join(const Run& run, std::span<const Placed<ApplyStep>> steps) const {
+  if (stream_ == nullptr || run.input.changes != nullptr || steps.empty()) return false;
+  return std::all_of(steps.begin(), steps.end(), [&](const Placed<ApplyStep>& placed) {
+    return same_call(placed.step->parameter, steps[0].step->parameter);
+  });
+}
+
+Recorder::Span Executor::orthogonalizing(size_t w, const BatchKey& key, size_t matrices) {
+  return recorder_.span(
+      Stage::kOrthogonalize, static_cast<int32_t>(w),
+      recorder_.tracing() ? fmt::format("{} x {}x{}", matrices, key.rows, key.columns) : std::string());
+}
+
+void Executor::polish(size_t w, const BatchKey& key, std::span<const kernels::PolishMatrix> matrices,
                       const kernels::Workspace& workspace) {
-  const auto timed = recorder_.span(
-      Stage::kOrthogonalize, w,
-      recorder_.tracing() ? fmt::format("{} x {}x{}", matrices.size(), key.rows, key.columns) : std::string());
+  const auto timed = orthogonalizing(w, key, matrices.size());
   kernels_.polish(polish_options(key), {key.rows, key.columns}, matrices, workspace);
   ++recorder_.stats.kernels;
   poll();
+}
+
+void Executor::polish_and_apply(const Run& run, size_t w, const BatchKey& key,
+                                std::span<const kernels::PolishMatrix> matrices, const kernels::Workspace& workspace,
+                                std::span<const Placed<ApplyStep>> steps) {
+  const auto timed = orthogonalizing(w, key, matrices.size());
+  std::vector<kernels::ApplyBlock> blocks;
+  for (const Placed<ApplyStep>& step : steps) blocks.push_back(apply_block(run, step));
+  kernels_.polish_and_apply(polish_options(key), {key.rows, key.columns}, matrices, workspace,
+                            apply_options(run, steps[0].step->parameter), blocks);
+  ++recorder_.stats.kernels;
 }
 
 kernels::WeightBlock Executor::weight(int32_t parameter, int64_t first, int64_t stride, int64_t index,
@@ -501,26 +529,39 @@ void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps
   }
 }
 
+kernels::ApplyOptions Executor::apply_options(const Run& run, int32_t parameter) const {
+  return {problem_.wire,
+          memory_[parameter].form,
+          group(parameter).decay,
+          {static_cast<uint64_t>(state_.seed), static_cast<uint64_t>(run.input.step)}};
+}
+
+kernels::ApplyBlock Executor::apply_block(const Run& run, const Placed<ApplyStep>& placed) const {
+  const auto& [step, base] = placed;
+  const Group& g = group(step->parameter);
+  const double lr = g.lr * problem_.parameters[step->parameter].multiplier;
+  const Block& b = step->block;
+  return {b.rows,
+          b.columns,
+          base + b.second * wire_bytes_,
+          b.second_stride,
+          weight(step->parameter, b.first, b.first_stride, b.index, b.index_stride),
+          lr * scale(step->matrix),
+          lr * g.weight_decay,
+          active(run, step->parameter)};
+}
+
 void Executor::apply(const Run& run, std::span<const Placed<ApplyStep>> steps) {
   if (steps.empty()) return;
   const auto timed = recorder_.span(Stage::kApply);
-  const kernels::Rounding rounding{static_cast<uint64_t>(state_.seed), static_cast<uint64_t>(run.input.step)};
   std::vector<kernels::ApplyBlock> blocks;
   for (size_t i = 0; i < steps.size(); ++i) {
-    const auto& [step, base] = steps[i];
-    const Group& g = group(step->parameter);
-    const double lr = g.lr * problem_.parameters[step->parameter].multiplier;
-    const Block& b = step->block;
-    blocks.push_back({b.rows, b.columns, base + b.second * wire_bytes_, b.second_stride,
-                      weight(step->parameter, b.first, b.first_stride, b.index, b.index_stride),
-                      lr * scale(step->matrix), lr * g.weight_decay, active(run, step->parameter)});
-    const WeightForm form = memory_[step->parameter].form;
-    if (i + 1 < steps.size() && run.input.changes == nullptr) {
-      const int32_t next = steps[i + 1].step->parameter;
-      if (&group(next) == &g && memory_[next].form == form) continue;
-    }
-    const bool counts = catalog_.class_at(step->matrix).weights_back || state_.stands_for(step->parameter);
-    watch(run, step->parameter, b, counts, [&] { kernels_.apply({problem_.wire, form, g.decay, rounding}, blocks); });
+    const ApplyStep& step = *steps[i].step;
+    const int32_t p = step.parameter;
+    blocks.push_back(apply_block(run, steps[i]));
+    if (i + 1 < steps.size() && run.input.changes == nullptr && same_call(p, steps[i + 1].step->parameter)) continue;
+    const bool counts = catalog_.class_at(step.matrix).weights_back || state_.stands_for(p);
+    watch(run, p, step.block, counts, [&] { kernels_.apply(apply_options(run, p), blocks); });
     ++recorder_.stats.kernels;
     blocks.clear();
   }

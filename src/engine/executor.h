@@ -107,8 +107,13 @@ class Executor {
   void orthogonalize(const Run& run, size_t w, const OwnedBatch& batch);
   void orthogonalize(const Run& run, size_t w, const HomeBatch& batch);
   // One batch that fits: matrices in wire dtype, in place.
-  void polish(int32_t w, const BatchKey& key, std::span<const kernels::PolishMatrix> matrices,
+  void polish(size_t w, const BatchKey& key, std::span<const kernels::PolishMatrix> matrices,
               const kernels::Workspace& workspace);
+  // Both at once, for steps that may_join.
+  void polish_and_apply(const Run& run, size_t w, const BatchKey& key, std::span<const kernels::PolishMatrix> matrices,
+                        const kernels::Workspace& workspace, std::span<const Placed<ApplyStep>> steps);
+  bool may_join(const Run& run, std::span<const Placed<ApplyStep>> steps) const;
+  Recorder::Span orthogonalizing(size_t w, const BatchKey& key, size_t matrices);
   void pack(const Run& run, std::span<const Placed<PackStep>> steps);
   void apply(const Run& run, std::span<const Placed<ApplyStep>> steps);
   template <typename Step>
@@ -133,6 +138,12 @@ class Executor {
   kernels::WeightBlock weight(int32_t parameter, int64_t first, int64_t stride, int64_t index,
                               int64_t index_stride) const;
   double scale(int32_t matrix) const;
+  kernels::ApplyOptions apply_options(const Run& run, int32_t parameter) const;
+  kernels::ApplyBlock apply_block(const Run& run, const Placed<ApplyStep>& placed) const;
+  // Weights of both can be changed in one call.
+  bool same_call(int32_t parameter, int32_t other) const {
+    return &group(parameter) == &group(other) && memory_[parameter].form == memory_[other].form;
+  }
   // Calls `change` and adds what it did to the weights of the block to input.changes.
   template <typename Change>
   void watch(const Run& run, int32_t parameter, const Block& block, bool counts, Change change);

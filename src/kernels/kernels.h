@@ -235,6 +235,15 @@ class Kernels {
   virtual void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
                       Workspace workspace) = 0;
 
+  // polish, then apply of updates that lie in the matrices, with the same bits. What the matrices hold afterwards is
+  // undefined.
+  virtual void polish_and_apply(const PolishOptions& polish_options, MatrixShape shape,
+                                std::span<const PolishMatrix> batch, Workspace workspace,
+                                const ApplyOptions& apply_options, std::span<const ApplyBlock> blocks) {
+    polish(polish_options, shape, batch, workspace);
+    apply(apply_options, blocks);
+  }
+
   // Adds every value's square to SumOfSquares::kWords words on the device, exactly; counts what is not finite there.
   virtual void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) = 0;
   // Adds 1 or more to a word on the device if there is NaN or infinity.

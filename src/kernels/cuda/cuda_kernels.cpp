@@ -4,6 +4,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include "kernels/cuda/apply_polished.h"
 #include "kernels/cuda/copies.h"
 #include "kernels/cuda/decisions.h"
 #include "kernels/cuda/elementwise.h"
@@ -79,6 +80,16 @@ class CudaKernels final : public Kernels, public Stream {
   void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
               Workspace workspace) override {
     polisher_.run(options, shape, batch, workspace, queue_);
+  }
+  void polish_and_apply(const PolishOptions& polish_options, MatrixShape shape, std::span<const PolishMatrix> batch,
+                        Workspace workspace, const ApplyOptions& apply_options,
+                        std::span<const ApplyBlock> blocks) override {
+    const auto own = cuda::in_matrices(apply_options, shape, batch, blocks);
+    if (!own.has_value() || polish_options.wire != apply_options.wire) {
+      return Kernels::polish_and_apply(polish_options, shape, batch, workspace, apply_options, blocks);
+    }
+    polisher_.run(polish_options, shape, batch, workspace, queue_,
+                  [&](const Polished& polished) { cuda::apply(apply_options, polished, *own, queue_); });
   }
 
   void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {

@@ -33,6 +33,26 @@ struct Norms {
 constexpr int64_t kNormLines = 512;  // whose Norms are one
 inline int64_t norms_of(const LineSums& sums) { return (sums.lines() + kNormLines - 1) / kNormLines; }
 
+// What O is multiplied with, on the device: line i of matrix m with inverses[m * lines + i] times what keeps m's norm.
+struct LineFactors {
+  const float* inverses = nullptr;  // null: O is left as it is
+  const Norms* norms = nullptr;
+  int lines = 0;
+  int norm_count = 0;  // of a matrix
+};
+
+#ifdef __CUDACC__
+// What keeps the norm of a matrix with `count` Norms. In one order: all who scale the matrix must agree to the bit.
+__device__ inline float kept(const Norms* norms, int count) {
+  Norms sum{};
+  for (int i = 0; i < count; ++i) {
+    sum.before += norms[i].before;
+    sum.after += norms[i].after;
+  }
+  return sum.after > 0 ? static_cast<float>(sqrt(sum.before / sum.after)) : 0.0F;
+}
+#endif
+
 // On the device.
 struct NorMuon {
   const PolishMatrix* matrices = nullptr;

@@ -2,7 +2,6 @@
 #include <string>
 
 #include "kernels/cuda/cuda_cublas.h"
-#include "kernels/cuda/normuon.h"
 #include "kernels/cuda/octets.cuh"
 #include "kernels/cuda/polish.h"
 #include "muster/error.h"
@@ -153,23 +152,7 @@ __global__ void convert(const PolishMatrix* matrices, const Octets octets, const
 // What O is to be multiplied with: one factor a line, by NorMuon.
 enum class Factors : uint8_t { kNone, kRows, kColumns };
 
-struct LineFactors {
-  const float* inverses;
-  const Norms* norms;
-  int lines;
-  int norm_count;  // of a matrix
-
-  __device__ float keep(int64_t matrix) const {
-    Norms sum{};
-    for (int i = 0; i < norm_count; ++i) {
-      sum.before += norms[matrix * norm_count + i].before;
-      sum.after += norms[matrix * norm_count + i].after;
-    }
-    return sum.after > 0 ? static_cast<float>(sqrt(sum.before / sum.after)) : 0.0F;
-  }
-};
-
-// O times the factors of its lines, rounded once.
+// O times the factors of its lines, rounded once. apply_polished.cu does the same on the way to the weights.
 template <typename T, typename Out, Factors kFactors>
 __global__ void write_wire(const T* o, int64_t stride, const Octets octets, const LineFactors factors,
                            const PolishMatrix* matrices) {
@@ -183,7 +166,10 @@ __global__ void write_wire(const T* o, int64_t stride, const Octets octets, cons
     if (octet < octets.count) values[k] = load_aligned(from + octet * kOctet);
   }
   const bool whole = octets.columns % kOctet == 0;
-  const float keep = kFactors == Factors::kNone ? 1 : factors.keep(blockIdx.y);
+  const float keep =
+      kFactors == Factors::kNone
+          ? 1
+          : kept(factors.norms + static_cast<int64_t>(blockIdx.y) * factors.norm_count, factors.norm_count);
   const float* const inverses = factors.inverses + static_cast<int64_t>(blockIdx.y) * factors.lines;
 #pragma unroll
   for (int k = 0; k < kUnrolled; ++k) {
@@ -263,7 +249,7 @@ class Batch {
       : options_(options), form_(form), shape_(shape), octets_(shape), batch_(batch), queue_(queue) {}
 
   // `apart`: how far the matrices are apart that are X themselves; 0: they are not.
-  void run(Cublas* cublas, double safety, int64_t apart, char* scratch) {
+  Polished run(Cublas* cublas, double safety, int64_t apart, char* scratch) {
     const int64_t count = static_cast<int64_t>(batch_.size());
     const Layout layout(form_, options_, shape_, count, apart > 0);
     const int64_t pitch = pitch_of(shape_.columns);
@@ -300,16 +286,44 @@ class Batch {
     const bool as_it_is = apart > 0 && form_ == Form::kStandard;
     find_norm(safety, sums, norms, factors, as_it_is);
     if (!as_it_is) load(iterates.x[0], factors);
-    const Matrices o = iterates.x[static_cast<size_t>(orthogonalize(options_.coefficients, iterates, queue_))];
-    LineFactors line_factors{};
+    Polished polished;
+    polished.count = batch_.size();
+    polished.type = half_of(form_);
+    polished.o = iterates.x[static_cast<size_t>(orthogonalize(options_.coefficients, iterates, queue_))];
     if (options_.normuon.has_value()) {
       const LineSums line_sums{options_.normuon->axis, shape_};
-      if (!sums_rows) sum_lines(half_of(form_), o, count, line_sums, squares, queue_);
+      if (!sums_rows) sum_lines(polished.type, polished.o, count, line_sums, squares, queue_);
       advance_variances(count, line_sums, {matrices_, queue_.put(*options_.normuon), squares, lines, line_norms},
                         queue_);
-      line_factors = {lines, line_norms, static_cast<int>(line_sums.lines()), static_cast<int>(norms_of(line_sums))};
+      polished.axis = options_.normuon->axis;
+      polished.factors = {lines, line_norms, static_cast<int>(line_sums.lines()),
+                          static_cast<int>(norms_of(line_sums))};
     }
-    finish(o, line_factors);
+    return polished;
+  }
+
+  // Writes the wire.
+  void finish(const Polished& polished) const {
+    const Matrices& o = polished.o;
+    const LineFactors& factors = polished.factors;
+    const bool there = o.data == batch_[0].matrix && form_ == Form::kStandard;
+    if (there && !options_.normuon.has_value()) return;
+    const Factors kind_of_factors = !options_.normuon.has_value()               ? Factors::kNone
+                                    : options_.normuon->axis == LineAxis::kRows ? Factors::kRows
+                                                                                : Factors::kColumns;
+    queue_.launch("wire",
+                  {kind(), count(), shape_.rows, shape_.columns, address(matrices_), address(o.data), o.stride,
+                   address(factors.inverses), address(factors.norms), static_cast<int64_t>(kind_of_factors)},
+                  [&](cudaStream_t stream) {
+                    switch (kind_of_factors) {
+                      case Factors::kNone:
+                        return write<Factors::kNone>(o, factors, stream);
+                      case Factors::kRows:
+                        return write<Factors::kRows>(o, factors, stream);
+                      case Factors::kColumns:
+                        return write<Factors::kColumns>(o, factors, stream);
+                    }
+                  });
   }
 
  private:
@@ -357,27 +371,6 @@ class Batch {
             convert<__nv_bfloat16><<<octet_grid(), kThreads, 0, stream>>>(matrices_, octets_, factors, to, x.stride);
           }
         });
-  }
-
-  void finish(const Matrices& o, const LineFactors& factors) const {
-    const bool there = o.data == batch_[0].matrix && form_ == Form::kStandard;
-    if (there && !options_.normuon.has_value()) return;
-    const Factors kind_of_factors = !options_.normuon.has_value()               ? Factors::kNone
-                                    : options_.normuon->axis == LineAxis::kRows ? Factors::kRows
-                                                                                : Factors::kColumns;
-    queue_.launch("wire",
-                  {kind(), count(), shape_.rows, shape_.columns, address(matrices_), address(o.data), o.stride,
-                   address(factors.inverses), address(factors.norms), static_cast<int64_t>(kind_of_factors)},
-                  [&](cudaStream_t stream) {
-                    switch (kind_of_factors) {
-                      case Factors::kNone:
-                        return write<Factors::kNone>(o, factors, stream);
-                      case Factors::kRows:
-                        return write<Factors::kRows>(o, factors, stream);
-                      case Factors::kColumns:
-                        return write<Factors::kColumns>(o, factors, stream);
-                    }
-                  });
   }
 
   template <Factors kFactors>
@@ -442,7 +435,7 @@ int64_t Polisher::workspace(MatrixShape shape, int64_t batch, const PolishOption
 }
 
 void Polisher::run(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
-                   Workspace workspace_given, Queue& queue) {
+                   Workspace workspace_given, Queue& queue, const Use& use) {
   if (batch.empty() || shape.rows == 0 || shape.columns == 0) return;
   if (options.coefficients.steps.empty()) throw InvalidArgument("coefficients: no steps");
   constexpr int64_t kMostElements = int64_t{1} << 33;  // octets have 32-bit numbers
@@ -462,13 +455,17 @@ void Polisher::run(const PolishOptions& options, MatrixShape shape, std::span<co
   constexpr size_t kMostTogether = 1 << 15;  // a grid has no more than twice that
   auto room = static_cast<int64_t>(std::min(batch.size(), kMostTogether));
   if (bytes(room) > workspace_given.bytes) room = std::max<int64_t>(1, workspace_given.bytes / bytes(1));
-  auto* const scratch = static_cast<char*>(workspace_given.data);
+  const auto polish = [&](auto batch_of_type, size_t first) {
+    Polished polished = batch_of_type.run(cublas_.get(), known.safety, apart, static_cast<char*>(workspace_given.data));
+    polished.first = first;
+    use ? use(polished) : batch_of_type.finish(polished);
+  };
   for (size_t begin = 0; begin < batch.size(); begin += static_cast<size_t>(room)) {
     const auto part = batch.subspan(begin, std::min(static_cast<size_t>(room), batch.size() - begin));
     if (form == Form::kGram) {
-      Batch<__half>(options, form, shape, part, queue).run(cublas_.get(), known.safety, apart, scratch);
+      polish(Batch<__half>(options, form, shape, part, queue), begin);
     } else {
-      Batch<__nv_bfloat16>(options, form, shape, part, queue).run(cublas_.get(), known.safety, apart, scratch);
+      polish(Batch<__nv_bfloat16>(options, form, shape, part, queue), begin);
     }
   }
 }

@@ -1,11 +1,14 @@
 // Orthogonal factors in place, scaled by NorMuon if asked for.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "kernels/cuda/normuon.h"
 #include "kernels/cuda/orthogonalize.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/kernels.h"
@@ -17,6 +20,17 @@ namespace muster::kernels::cuda {
 // little of the device is idle at a product's end, with 512 MiB of scratch.
 int64_t polish_batch(MatrixShape shape, int multiprocessors);
 
+// Orthogonal factors of matrices [first, first + count) of a batch as the steps left them, and what is yet to be
+// multiplied with, before it is rounded to the wire.
+struct Polished {
+  size_t first = 0;
+  size_t count = 0;
+  Half type = Half::kBf16;
+  Matrices o;
+  LineAxis axis = LineAxis::kRows;
+  LineFactors factors{};
+};
+
 class Polisher {
  public:
   enum class Products : uint8_t { kBest, kCublas };
@@ -27,9 +41,12 @@ class Polisher {
   // batch can do with.
   int64_t workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const;
 
-  // On the stream of the queue.
+  // On the stream of the queue. Where there is a `use`, it is called for one part of the batch after the other, and
+  // must enqueue what reads the part before it returns: the next part has the same scratch. Matrices are then not
+  // written.
+  using Use = std::function<void(const Polished&)>;
   void run(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch, Workspace workspace,
-           Queue& queue);
+           Queue& queue, const Use& use = {});
 
  private:
   // What follows from coefficients, and takes some computing.
