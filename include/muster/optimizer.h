@@ -156,9 +156,9 @@ class Optimizer {
   // step() and save() throw it again until load() or import_state() has restored everything.
   //
   // On a device step() returns when its work is enqueued. What is wrong with the caller's own arguments it throws at
-  // once; what another rank refused or a peer's death broke off, a later call throws, two steps later at most, or
-  // synchronize(). A step that was refused elsewhere has changed nothing, and counts. Norms, a trace and
-  // NonFinite::kError make it wait.
+  // once; what another rank refused or a peer's death broke off, a later step() throws, two steps later at most, or
+  // synchronize(). A step that was refused has changed nothing, and counts; one that throws what another refused is
+  // made all the same. Norms, a trace and NonFinite::kError make it wait.
   const StepStats& step(std::span<void* const> gradients, const StepOptions& options = {});
   // The norm that step() would clip by.
   double grad_norm(std::span<void* const> gradients, double grad_scale = 1);

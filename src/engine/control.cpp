@@ -17,8 +17,9 @@ namespace {
 
 constexpr double kClipEps = 1e-6;
 
+// A bad maximum too: on a device a rank that refuses it still makes the calls that the others make.
 bool wants_norm(const StepOptions& options) {
-  return options.max_grad_norm > 0 || options.grad_norm || options.parameter_stats;
+  return options.max_grad_norm != 0 || options.grad_norm || options.parameter_stats;
 }
 
 }  // namespace
@@ -220,7 +221,8 @@ Control::Outcome Control::read(std::span<const std::byte> sent, const StepOption
   if (verdict.go == 0 && options.non_finite == NonFinite::kError) {
     refuse_non_finite(asked, std::span(words).subspan(layout_.words));
   }
-  return {verdict.go == 0, verdict.norm, verdict.clip};
+  if (verdict.go == 0) return {true, 0, 1};
+  return {false, verdict.norm, verdict.clip};
 }
 
 void Control::read_norms(double grad_scale) {

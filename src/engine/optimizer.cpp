@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -74,6 +75,7 @@ class Optimizer::Impl {
   void synchronize() {
     require_whole();
     settle(0);
+    if (!refused_.empty()) throw InvalidArgument(std::exchange(refused_, {}));
   }
   void save(const std::string& directory);
   void load(const std::string& directory);
@@ -128,10 +130,10 @@ class Optimizer::Impl {
 
   const StepStats& step_on_host(std::span<void* const> gradients, const StepOptions& options);
   const StepStats& step_on_stream(std::span<void* const> gradients, const StepOptions& options);
-  // Waits until only so many steps are under way on the device, and throws what others came to.
-  void settle(size_t under_way);
+  // Waits until only so many steps are under way on the device, and keeps why others were refused; whether the last
+  // was.
+  bool settle(size_t under_way);
   void report_changes(std::vector<SumOfSquares>& changes);
-
   const engine::Program& program(const std::vector<bool>& active);
   engine::StateSlice find_state(const std::string& name);
 
@@ -151,8 +153,10 @@ class Optimizer::Impl {
     int64_t stream_step = 0;
     int64_t number = 0;
     StepOptions options;
+    bool refused = false;  // by this rank, which has said so
   };
   std::deque<UnderWay> under_way_;
+  std::string refused_;  // what nobody has been told yet
   std::optional<engine::HostBridge> bridge_;
   engine::Executor::Link link_;
 };
@@ -285,36 +289,38 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
   or_break(what, [&] {
     const engine::StepInput input{gradients,          options.grad_scale, number,
                                   control_->active(), control_->clip(),   options.parameter_stats ? &changes : nullptr};
-    const engine::Program& due = program(control_->by_schedule(number));
     const bool record = options_.graph && !options.trace && !options.parameter_stats && (!bridge_ || ranks_ == 1);
     stream.push(what);
     do {
       recorder_.restart(number);
       stream.begin_step(record);
       control_->enqueue(gradients, options, number, ballots, link_);
-      executor_->run(due, input, link_);
+      executor_->run(program(control_->by_schedule(number)), input, link_);
       control_->end_step(state_->updates());
     } while (!stream.end_step());
     stream.pop();
     recorder_.stats.kernels = stream.launches();
   });
   state_->steps = number;
+  under_way_.push_back({stream.step(), number, options, refuses});
   if (refuses) throw InvalidArgument(fmt::format("{}: {}", what, ballots.refusal));
-  under_way_.push_back({stream.step(), number, options});
   if (options.parameter_stats) recorder_.stats.parameters.resize(parameters);
   const bool looks = options.grad_norm || options.parameter_stats || options.trace;
-  if (looks || options.non_finite == NonFinite::kError) settle(0);
+  const bool refused = (looks || options.non_finite == NonFinite::kError) && settle(0);
   if (options.parameter_stats && !recorder_.stats.skipped) {
     or_break(what, [&] {
       control_->read_norms(options.grad_scale);
       report_changes(changes);
     });
   }
-  recorder_.finish();
+  if (!refused) recorder_.finish();
+  // Now that this rank has made its step too: the one that refused has heard of it before.
+  if (!refused_.empty()) throw InvalidArgument(std::exchange(refused_, {}));
   return recorder_.last_stats;
 }
 
-void Optimizer::Impl::settle(size_t under_way) {
+bool Optimizer::Impl::settle(size_t under_way) {
+  bool refused = false;
   while (under_way_.size() > under_way) {
     const UnderWay step = under_way_.front();
     const std::string what = fmt::format("step {}", step.number);
@@ -323,14 +329,22 @@ void Optimizer::Impl::settle(size_t under_way) {
       link_.stream->watch([&] { return stream.done(step.stream_step); }, what);
     });
     under_way_.pop_front();
-    const engine::Control::Outcome outcome =
-        control_->read(kernels_->stream()->sent(step.stream_step), step.options, step.number);
+    refused = step.refused;
+    if (refused) continue;
+    engine::Control::Outcome outcome{true, 0, 1};
+    try {
+      outcome = control_->read(kernels_->stream()->sent(step.stream_step), step.options, step.number);
+    } catch (const InvalidArgument& error) {
+      refused = true;
+      refused_ += (refused_.empty() ? "" : "; ") + std::string(error.what());
+    }
     StepStats& stats = recorder_.stats.step == step.number ? recorder_.stats : recorder_.last_stats;
     if (stats.step != step.number) continue;
     stats.skipped = outcome.skipped;
     stats.grad_norm = outcome.norm;
     stats.clip = outcome.clip;
   }
+  return refused;
 }
 
 double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_scale) {

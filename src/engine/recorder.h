@@ -44,7 +44,7 @@ class Recorder {
         event.end_ns = times.at(static_cast<size_t>(event.end_ns));
       }
     }
-    last_stats = std::move(stats);
+    last_stats = std::exchange(stats, {});
     last_events = std::move(events_);
   }
   bool tracing() const { return trace_; }

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "support/device_copies.h"
 #include "support/oracle.h"
 
 namespace muster::test {
@@ -31,6 +32,7 @@ void train_rank(const Training& t, Communicator& communicator, RankMemory& mine)
   const int32_t rank = communicator.rank();
   const std::vector<Parameter>& parameters = t.problem.parameters;
   mine.elements = held_elements(t.problem, rank);
+  DeviceCopies copies(t.options.device);
   std::vector<ParameterMemory> memory;
   for (size_t p = 0; p < parameters.size(); ++p) {
     const auto start = [p](int64_t element) { return made_up(p, element, 1); };
@@ -50,7 +52,7 @@ void train_rank(const Training& t, Communicator& communicator, RankMemory& mine)
       if (form != WeightForm::kBf16Mantissa) return start(element);
       return std::bit_cast<float>(std::bit_cast<uint32_t>(start(element)) & 0xffff0000);  // the high half
     }));
-    memory.push_back({mine.weights[p].data(), mine.extra[p].data(), form, t.group ? t.group(p) : 0});
+    memory.push_back({copies.upload(mine.weights[p]), copies.upload(mine.extra[p]), form, t.group ? t.group(p) : 0});
   }
   Optimizer optimizer(t.problem, t.options, communicator, memory);
   if (t.measure) t.measure(rank, optimizer);
@@ -61,7 +63,7 @@ void train_rank(const Training& t, Communicator& communicator, RankMemory& mine)
     for (size_t p = 0; p < parameters.size(); ++p) {
       gradients.push_back(filled(parameters[p].grad_dtype, mine.elements[p],
                                  [&](int64_t element) { return t.gradient(rank, p, element, step); }));
-      pointers.push_back(!t.present || t.present(rank, p, step) ? gradients[p].data() : nullptr);
+      pointers.push_back(!t.present || t.present(rank, p, step) ? copies.upload(gradients[p]) : nullptr);
     }
     if (t.before_step) t.before_step(optimizer, step);
     try {
@@ -70,6 +72,11 @@ void train_rank(const Training& t, Communicator& communicator, RankMemory& mine)
       if (t.failed) t.failed(optimizer, error.what());
       throw;
     }
+  }
+  optimizer.synchronize();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    copies.download(memory[p].weight, mine.weights[p]);
+    copies.download(memory[p].extra, mine.extra[p]);
   }
   for (const StateInfo& info : optimizer.state()) mine.state.push_back(optimizer.export_state(info.name));
   if (t.after) t.after(optimizer);

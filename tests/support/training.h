@@ -1,4 +1,4 @@
-// Trains a problem on made-up gradients, every rank a thread, and keeps what came out.
+// Trains a problem on made-up gradients, every rank a thread, on the device of the options, and keeps what came out.
 #pragma once
 
 #include <cstddef>

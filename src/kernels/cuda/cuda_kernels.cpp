@@ -156,6 +156,7 @@ class CudaKernels final : public Kernels, public Stream {
                 cudaMemcpyKind kind) {
     if (rows.rows == 0 || rows.bytes == 0) return;
     const Current here(device_);
+    queue_.synchronize();  // lanes too
     const auto bytes = static_cast<size_t>(rows.bytes);
     const bool dense = rows.rows == 1 || (to_stride == rows.bytes && from_stride == rows.bytes);
     const cudaError_t error =

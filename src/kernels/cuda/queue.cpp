@@ -135,9 +135,9 @@ bool Queue::end_step() {
   const auto found = graphs_.find(signature_);
   if (mode_ == Mode::kProbe) {
     if (at_ > capacity_) {
-      forget();
+      synchronize();
+      drop_graphs();  // they read the table where it is
       reserve(2 * at_);
-      seen_.clear();
       next_ = Mode::kEager;
       return false;
     }
@@ -184,17 +184,26 @@ void Queue::launch_graph(cudaGraphExec_t graph) {
   check(cudaGraphLaunch(graph, main_), "graph");
 }
 
-void Queue::forget() {
-  synchronize();
+void Queue::drop_graphs() {
   for (const auto& [signature, graph] : graphs_) cudaGraphExecDestroy(graph);
   graphs_.clear();
+  seen_.clear();
+}
+
+void Queue::forget() {
   if (mode_ == Mode::kCapture) {
     cudaGraph_t graph = nullptr;
     cudaStreamEndCapture(main_, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
     cudaGetLastError();
-    mode_ = Mode::kIdle;
   }
+  // A step that broke off in the middle is not gone on with.
+  mode_ = Mode::kIdle;
+  std::fill(std::begin(lane_open_), std::end(lane_open_), false);
+  current_ = main_;
+  at_ = capacity_;
+  synchronize();
+  drop_graphs();
 }
 
 bool Queue::done(int64_t step) {

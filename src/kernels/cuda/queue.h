@@ -97,6 +97,7 @@ class Queue {
 
   const std::byte* put_bytes(const void* data, int64_t bytes);
   void reserve(int64_t bytes);
+  void drop_graphs();
   cudaEvent_t event(size_t number);
   void launch_graph(cudaGraphExec_t graph);
 

@@ -1,0 +1,123 @@
+// A step that is recorded and replayed does what one does that is carried out call by call.
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "on_device.h"
+
+namespace muster {
+namespace {
+
+using Graph = test::OnDevice;
+
+// Empty, or what differs.
+std::string difference(const test::Training& t, const test::RankMemory& a, const test::RankMemory& b) {
+  if (!a.error.empty()) return a.error;
+  if (!b.error.empty()) return b.error;
+  for (size_t p = 0; p < a.weights.size(); ++p) {
+    if (a.weights[p] != b.weights[p]) return "weights of " + t.problem.parameters[p].name;
+    if (a.extra[p] != b.extra[p]) return "extra of " + t.problem.parameters[p].name;
+  }
+  for (size_t s = 0; s < a.state.size(); ++s) {
+    if (a.state[s].data != b.state[s].data) return a.state[s].name;
+  }
+  return {};
+}
+
+test::RankMemory run(test::Training t, bool graph) {
+  t.options.graph = graph;
+  return test::train(t)[0];
+}
+
+void expect_alike(const test::Training& t) { EXPECT_EQ(difference(t, run(t, true), run(t, false)), ""); }
+
+// Gradients are elsewhere in every step as it is.
+TEST_F(Graph, FollowsHyperparametersAndAddresses) {
+  test::Training t = test::mixed_training(1);
+  t.steps = 6;
+  t.before_step = [](Optimizer& optimizer, int step) {
+    for (int32_t g = 0; g < optimizer.groups(); ++g) {
+      Group& group = optimizer.group(g);
+      group.lr = 0.05 / (1 + step + g);
+      group.weight_decay = 0.01 * step;
+      group.momentum = 0.9 + 0.01 * step;
+      group.beta1 = 0.8 + 0.02 * step;
+      group.beta2 = 0.9 + 0.01 * step;
+      group.eps = 1e-8 * (1 + step);
+    }
+  };
+  expect_alike(t);
+}
+
+TEST_F(Graph, FollowsKindsOfSteps) {
+  test::Training t = test::mixed_training(1);
+  t.steps = 12;
+  t.options.groups[1].every = 2;
+  t.before_step = [](Optimizer& optimizer, int step) {
+    Group& group = optimizer.group(0);
+    group.decay = step % 3 == 0 ? Decay::kCautious : Decay::kPlain;
+    group.weight_decay = 0.1;
+    group.nesterov = step % 4 != 3;
+    if (step == 6) group.coefficients = coefficients("jordan");
+    if (step == 8) group.coefficients = coefficients("aol4");
+    if (step == 10) group.scale = StepScale::kRms;
+  };
+  t.step_options = [](int step) {
+    StepOptions options;
+    if (step % 3 == 1) options.max_grad_norm = 0.5;
+    options.grad_scale = 1.0 / (1 + step % 2);
+    if (step % 4 == 2) options.non_finite = NonFinite::kSkipStep;
+    if (step % 4 == 3) options.non_finite = NonFinite::kZero;
+    return options;
+  };
+  expect_alike(t);
+}
+
+TEST_F(Graph, FollowsGradientsThatComeAndGo) {
+  test::Training t = test::mixed_training(1);
+  t.steps = 8;
+  t.present = [](int32_t, size_t p, int step) { return (p + static_cast<size_t>(step)) % 3 != 0; };
+  expect_alike(t);
+  t.step_options = [](int step) {
+    StepOptions options;
+    options.max_grad_norm = step < 4 ? 0.25 : 0.5;
+    return options;
+  };
+  expect_alike(t);
+}
+
+TEST_F(Graph, SkipsAndGoesOn) {
+  test::Training t = test::mixed_training(1);
+  t.steps = 8;
+  const auto good = t.gradient;
+  t.gradient = [good](int32_t r, size_t p, int64_t element, int step) {
+    const bool bad = (step == 3 || step == 5) && p == 4 && element == 1000;
+    return bad ? std::numeric_limits<float>::infinity() : good(r, p, element, step);
+  };
+  t.step_options = [](int) {
+    StepOptions options;
+    options.non_finite = NonFinite::kSkipStep;
+    return options;
+  };
+  expect_alike(t);
+  // Infinity in a gradient that takes part leaves NaN behind.
+  test::Training heedless = t;
+  heedless.step_options = nullptr;
+  EXPECT_NE(run(heedless, true).weights[4], run(t, true).weights[4]);
+}
+
+// Steps that are not recorded among steps that are.
+TEST_F(Graph, FollowsStepsThatAreTraced) {
+  test::Training t = test::mixed_training(1);
+  t.steps = 8;
+  t.step_options = [](int step) {
+    StepOptions options;
+    options.trace = step == 4;
+    options.parameter_stats = step == 5;
+    return options;
+  };
+  expect_alike(t);
+}
+
+}  // namespace
+}  // namespace muster
