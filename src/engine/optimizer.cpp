@@ -324,10 +324,7 @@ bool Optimizer::Impl::settle(size_t under_way) {
   while (under_way_.size() > under_way) {
     const UnderWay step = under_way_.front();
     const std::string what = fmt::format("step {}", step.number);
-    or_break(what, [&] {
-      kernels::Stream& stream = *kernels_->stream();
-      link_.stream->watch([&] { return stream.done(step.stream_step); }, what);
-    });
+    or_break(what, [&] { link_.stream->watch([&] { return kernels_->stream()->done(step.stream_step); }, what); });
     under_way_.pop_front();
     refused = step.refused;
     if (refused) continue;

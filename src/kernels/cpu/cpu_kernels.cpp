@@ -201,6 +201,7 @@ class CpuKernels final : public Kernels {
     std::vector<MatrixPair> pairs;
     std::vector<NorMuonMatrix> scaled;
     for (size_t i = 0; i < batch.size(); ++i) {
+      if (sits_out(batch[i])) continue;
       void* const o = options.normuon ? scratch + static_cast<int64_t>(i) * o_bytes : batch[i].matrix;
       pairs.push_back({batch[i].matrix, o});
       scaled.push_back({static_cast<const float*>(o), batch[i].variance, batch[i].matrix});

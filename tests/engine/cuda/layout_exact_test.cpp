@@ -23,7 +23,7 @@ TEST_P(LayoutExactOnDevice, ManyRanksGiveTheBitsOfOne) {
     test::RandomCase c = test::random_case(seed);
     if (c.problem.ranks > 6) continue;
     const int32_t ranks_per_node = c.options.cost.ranks_per_node;
-    c.options.cost = CostTable::h200();
+    c.options.cost = test::gpu_table();
     c.options.cost.ranks_per_node = ranks_per_node;
     try {
       make_plan(c.problem, c.options);

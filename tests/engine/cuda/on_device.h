@@ -7,20 +7,31 @@
 #include <utility>
 #include <vector>
 
+#include <gtest/gtest.h>
+
+#ifndef MUSTER_TEST_HOST_STREAM
 #include "kernels/cuda/device_memory.h"
+#endif
 #include "support/device_copies.h"
 #include "support/problems.h"
 #include "support/training.h"
 
 namespace muster::test {
 
+// On a GPU, or in the place of one, tests/engine/stream.
+#ifdef MUSTER_TEST_HOST_STREAM
+class OnDevice : public testing::Test {};
+inline CostTable gpu_table() { return CostTable::cpu(); }
+#else
 class OnDevice : public kernels::cuda::DeviceTest {};
+inline CostTable gpu_table() { return CostTable::h200(); }
+#endif
 
 inline Device gpu() { return {Device::Kind::kCuda, 0, nullptr}; }
 
 inline OptimizerOptions gpu_options() {
   OptimizerOptions options;
-  options.plan.cost = CostTable::h200();
+  options.plan.cost = gpu_table();
   options.device = gpu();
   return options;
 }

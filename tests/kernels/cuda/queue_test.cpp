@@ -156,6 +156,21 @@ TEST_F(QueueSteps, ForgettingRecordsAnew) {
   EXPECT_EQ(queue().graphs(), 1);
 }
 
+// As when an exchange throws between a lane's begin and its end.
+TEST_F(QueueSteps, AStepThatBrokeOffIsNotGoneOnWith) {
+  const Model::Step step{{gradient(0), gradient(1)}};
+  for (int i = 0; i < 3; ++i) step_both(step);
+  const int64_t last = queue().step();
+  queue().begin_step(false);
+  ASSERT_FALSE(queue().end_step());  // it was probed
+  queue().begin_step(false);
+  queue().lane(1);
+  queue().forget();
+  EXPECT_EQ(queue().stream(), queue().main());
+  for (const int passes : {2, 2, 1}) EXPECT_EQ(step_both(step), passes);
+  EXPECT_EQ(queue().step(), last + 4);
+}
+
 // A table has room for a megabyte at first; 5000 blocks a matrix take two.
 TEST_F(QueueSteps, ATableThatIsTooSmallGrows) {
   const Model::Step small{{gradient(0), gradient(1)}};
