@@ -33,7 +33,7 @@ Ranks::Ranks(const NcclId& id, int32_t rank, int32_t size, int32_t max_blocks, C
     check(library().comm_init_rank_config(&comm_, size, unique, rank, &config), "ncclCommInitRankConfig");
     wait_until_ready(deadline, fmt::format("make_nccl_communicator: rank {} of {}", rank, size));
   } catch (...) {
-    abort();
+    end();
     throw;
   }
 }
@@ -76,7 +76,19 @@ void Ranks::wait_until_ready(Clock::time_point deadline, std::string_view name) 
 }
 
 void Ranks::abort() {
-  if (ncclComm_t comm = std::exchange(comm_, nullptr)) library().comm_abort(comm);
+  ncclComm_t comm = std::exchange(comm_, nullptr);
+  if (comm == nullptr) return;
+  int device = 0;
+  cudaGetDevice(&device);
+  aborting_ = std::thread([comm, device] {
+    cudaSetDevice(device);
+    library().comm_abort(comm);
+  });
+}
+
+void Ranks::end() {
+  abort();
+  if (aborting_.joinable()) aborting_.join();
 }
 
 void Ranks::close(Clock::time_point deadline) try {

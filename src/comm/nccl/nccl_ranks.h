@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+#include <thread>
 
 #include "comm/operation.h"
 
@@ -14,7 +15,7 @@ class Ranks {
   Ranks(const NcclId& id, int32_t rank, int32_t size, int32_t max_blocks, Clock::time_point deadline);
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
-  ~Ranks() { abort(); }
+  ~Ranks() { end(); }
 
   // Enqueues a group of messages, or a sum in place; ready() says when that is done, and until then nothing else may be
   // enqueued there.
@@ -25,15 +26,18 @@ class Ranks {
   bool ready();
   void wait_until_ready(Clock::time_point deadline, std::string_view name);
 
-  // Ends what is under way, so that its streams come to rest.
+  // Ends what is under way, so that its streams come to rest. NCCL sees to that at once, and then waits until every
+  // graph that holds operations of this communicator is gone: in a thread of its own, or those graphs would never go.
   void abort();
   // Gives it back in peace, if all ranks do so before the deadline; otherwise aborts.
   void close(Clock::time_point deadline);
 
  private:
   void check(ncclResult_t result, const char* call) const;
+  void end();
 
   ncclComm_t comm_ = nullptr;
+  std::thread aborting_;
 };
 
 }  // namespace muster::comm::nccl

@@ -225,7 +225,8 @@ TEST_F(AgreesWithCpu, InWhatATraceNames) {
   std::set<std::string> device(names[1].begin(), names[1].end());
   for (const char* stage : {"pack", "orthogonalize", "elementwise", "apply"}) {
     EXPECT_TRUE(here.contains(stage)) << stage;
-    EXPECT_TRUE(device.contains(stage)) << stage;
+    // A device applies to matrices at home what it has just orthogonalized, in one call.
+    if (std::string_view(stage) != "apply") EXPECT_TRUE(device.contains(stage)) << stage;
   }
 }
 
