@@ -226,7 +226,7 @@ TEST_F(AgreesWithCpu, InWhatATraceNames) {
   for (const char* stage : {"pack", "orthogonalize", "elementwise", "apply"}) {
     EXPECT_TRUE(here.contains(stage)) << stage;
     // A device applies to matrices at home what it has just orthogonalized, in one call.
-    if (std::string_view(stage) != "apply") EXPECT_TRUE(device.contains(stage)) << stage;
+    EXPECT_TRUE(device.contains(stage) || std::string_view(stage) == "apply") << stage;
   }
 }
 
