@@ -1,8 +1,10 @@
 #include "run/workload.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -231,16 +233,49 @@ double workload_lr(int32_t group, int64_t step) {
   return kFirst[group] / (1 + 0.25 * static_cast<double>(step % 8));
 }
 
+namespace {
+
+// Where values of a parameter go.
+struct Target {
+  int32_t parameter = 0;
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
+
+// Billions of values for a device would take a core minutes: all of them make some, which are then written in order.
+template <typename Fill>
+void fill_targets(std::span<const Target> targets, kernels::Kernels& kernels, const Fill& fill) {
+  const size_t together = kernels.stream() == nullptr ? 1 : std::max(1U, std::thread::hardware_concurrency());
+  std::vector<std::vector<std::byte>> hosts(together);
+  for (size_t first = 0; first < targets.size(); first += together) {
+    const size_t count = std::min(together, targets.size() - first);
+    const auto make = [&](size_t i) {
+      const Target& target = targets[first + i];
+      hosts[i].resize(static_cast<size_t>(target.bytes));
+      fill(target.parameter, hosts[i].data());
+    };
+    std::vector<std::thread> threads;
+    for (size_t i = 1; i < count; ++i) threads.emplace_back(make, i);
+    make(0);
+    for (std::thread& thread : threads) thread.join();
+    for (size_t i = 0; i < count; ++i) {
+      const Target& target = targets[first + i];
+      if (target.bytes > 0) kernels.write(target.data, hosts[i].data(), {1, target.bytes, 0, 0});
+    }
+  }
+}
+
+}  // namespace
+
 Weights::Weights(const Workload& workload, int32_t rank, kernels::Kernels& kernels)
     : problem_(workload.problem()), kernels_(kernels) {
-  std::vector<std::byte> host;
+  std::vector<Target> targets;
   for (int32_t p = 0; p < static_cast<int32_t>(problem_.parameters.size()); ++p) {
     bytes_.push_back(workload.elements(p, rank) * byte_size(problem_.parameters[p].dtype));
     shards_.emplace_back(kernels, bytes_.back());
-    host.resize(static_cast<size_t>(bytes_.back()));
-    workload.fill_weights(p, rank, host.data());
-    if (!host.empty()) kernels.write(shards_.back().data(), host.data(), {1, bytes_.back(), 0, 0});
+    targets.push_back({p, shards_.back().data(), bytes_.back()});
   }
+  fill_targets(targets, kernels, [&](int32_t p, void* host) { workload.fill_weights(p, rank, host); });
 }
 
 std::vector<ParameterMemory> Weights::memory() {
@@ -273,17 +308,15 @@ void Gradients::fill(Slot& slot, int64_t step) {
   const bool first = slot.step < 0;
   slot.step = step;
   slot.pointers.clear();
-  std::vector<std::byte> host;
+  std::vector<Target> targets;
   for (int32_t p = 0; p < static_cast<int32_t>(workload_.problem().parameters.size()); ++p) {
     const int64_t bytes = workload_.elements(p, rank_) * byte_size(workload_.gradient_dtype(p, rank_));
     if (first) slot.shards.emplace_back(kernels_, bytes);
     const bool given = bytes > 0 && workload_.has_gradient(p, rank_, step);
     slot.pointers.push_back(given ? slot.shards[p].data() : nullptr);
-    if (!given) continue;
-    host.resize(static_cast<size_t>(bytes));
-    workload_.fill_gradients(p, rank_, step, host.data());
-    kernels_.write(slot.pointers.back(), host.data(), {1, bytes, 0, 0});
+    if (given) targets.push_back({p, slot.pointers.back(), bytes});
   }
+  fill_targets(targets, kernels_, [&](int32_t p, void* host) { workload_.fill_gradients(p, rank_, step, host); });
 }
 
 }  // namespace muster::run
