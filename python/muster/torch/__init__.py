@@ -1,0 +1,14 @@
+"""Muon and NorMuon as PyTorch optimizers.
+
+    import muster.torch
+    opt = muster.torch.NorMuon(muster.torch.param_groups(model), lr=0.02)
+
+Layouts are read from the tensors: DTensors (FSDP2, tensor and expert parallelism, any mix), plain tensors on a process
+group (DDP), or plain tensors alone. docs/torch.md says what is supported.
+"""
+
+from . import layout
+from .default_groups import param_groups
+from .optimizer import Muon, NorMuon, Plan
+
+__all__ = ["Muon", "NorMuon", "Plan", "param_groups"]

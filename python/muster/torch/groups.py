@@ -1,0 +1,114 @@
+"""Param groups in the engine's words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from .. import _muster
+
+#: Every key of a param group beside ``params``, with its default.
+DEFAULTS: dict[str, Any] = {
+    "algorithm": "normuon",  # or "muon", "adamw", "lion"
+    "lr": 0.02,
+    "weight_decay": 0.0,  # per step, times lr and lr_mul
+    "decay": "plain",  # or "cautious": only where weight and update do not have opposite signs
+    "every": 1,  # takes part in steps every, 2 every, ...
+    "momentum": 0.95,
+    "momentum_form": "ema",  # or "sum"
+    "nesterov": True,
+    "coefficients": "polar_express",  # a name, or [(a, b, c), ...], one a step
+    "scale": "jordan",  # or "none", "spectral", "rms", "fan"
+    "betas": (0.9, 0.95),  # AdamW and Lion; the second is NorMuon's too
+    "eps": 1e-8,
+    # What follows is read when the optimizer is made; the rest at every step.
+    "lr_mul": 1.0,
+    "normalize": "longer",  # the side NorMuon keeps mean squares along: or "rows", "columns"
+    "heads": None,  # cut the rows into so many equal blocks
+    "split_rows": None,  # sizes of blocks of rows, each orthogonalized alone: [q, k, v]
+    "split_columns": None,
+    "view": None,  # read the storage row-major as this shape: (batch..., rows, columns)
+    "flatten": False,  # convolutions: dim 0 against all others
+    "output_dim": 0,  # 1: stored transposed, (input, output)
+    "scale_shape": "block",  # or "parameter": whose shape gives the scale of the step
+}
+
+MATRIX_ALGORITHMS = ("muon", "normuon")
+
+
+def _enum(kind: Any, key: str, value: Any) -> Any:
+    member = getattr(kind, str(value), None)
+    if isinstance(member, kind):
+        return member
+    known = ", ".join(name for name in dir(kind) if isinstance(getattr(kind, name), kind))
+    raise ValueError(f"{key} {value!r}: expected one of {known}")
+
+
+def check_keys(group: Mapping[str, Any]) -> None:
+    """Raises ValueError for a key that nothing reads: a misspelled one would be ignored silently."""
+    known = {*DEFAULTS, "params", "param_names", "mesh", "placements", "initial_lr"}
+    for key in group:
+        if key not in known:
+            raise ValueError(f"param group: unknown key {key!r}; known are {', '.join(sorted(known))}")
+
+
+def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
+    """Copies what may change from step to step."""
+    out.lr = float(group["lr"])
+    out.weight_decay = float(group["weight_decay"])
+    out.decay = _enum(_muster.Decay, "decay", group["decay"])
+    out.every = int(group["every"])
+    out.momentum = float(group["momentum"])
+    out.momentum_form = _enum(_muster.MomentumForm, "momentum_form", group["momentum_form"])
+    out.nesterov = bool(group["nesterov"])
+    out.scale = _enum(_muster.StepScale, "scale", group["scale"])
+    out.beta1, out.beta2 = (float(beta) for beta in group["betas"])
+    out.eps = float(group["eps"])
+    chosen = group["coefficients"]
+    if isinstance(chosen, str):
+        if out.coefficients.name != chosen:
+            out.coefficients = _muster.coefficients(chosen)
+    else:
+        out.coefficients = _muster.Coefficients("custom", [list(map(float, step)) for step in chosen])
+
+
+def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[int]:
+    heads = group["heads"]
+    if heads is None:
+        return [int(size) for size in group["split_rows"] or ()]
+    if group["split_rows"]:
+        raise ValueError(f"parameter '{name}': heads and split_rows both cut its rows")
+    rows = (group["view"] or shape)[-2]
+    if heads < 1 or rows % heads:
+        raise ValueError(f"parameter '{name}': {rows} rows in {heads} heads")
+    return [rows // heads] * heads
+
+
+def make_parameter(name: str, shape: tuple[int, ...], dtype: _muster.Dtype, group: Mapping[str, Any]) -> _muster.Parameter:
+    """A parameter of the problem, but for its layout. Raises ValueError naming it."""
+    out = _muster.Parameter()
+    out.name, out.shape, out.dtype, out.grad_dtype = name, list(shape), dtype, dtype
+    try:
+        out.algorithm = _enum(_muster.Algorithm, "algorithm", group["algorithm"])
+        out.norm_axis = _enum(_muster.NormAxis, "normalize", group["normalize"])
+        out.scale_shape = _enum(_muster.ScaleShape, "scale_shape", group["scale_shape"])
+    except ValueError as error:
+        raise ValueError(f"parameter '{name}': {error}") from None
+    out.output_dim = int(group["output_dim"])
+    out.multiplier = float(group["lr_mul"])
+    if not (math.isfinite(out.multiplier) and out.multiplier >= 0):
+        raise ValueError(f"parameter '{name}': lr_mul {out.multiplier}: expected a number of at least 0")
+    if group["algorithm"] in MATRIX_ALGORITHMS:
+        if len(shape) < 2 and not group["view"]:
+            raise ValueError(
+                f"parameter '{name}': shape {tuple(shape)} has no matrix for {group['algorithm']}; "
+                "put it into a group with algorithm='adamw'"
+            )
+        out.matrices = _muster.MatrixSpec(
+            list(group["view"] or ()),
+            bool(group["flatten"]),
+            _rows(name, shape, group),
+            [int(size) for size in group["split_columns"] or ()],
+        )
+    return out

@@ -1,0 +1,383 @@
+"""The optimizers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from .. import _muster
+from .communicator import make_communicator
+from .groups import DEFAULTS, check_keys, fill_group, make_parameter
+from .layout import Meshes, TensorLayout, local, local_shape, merge, read_layout
+from .state import check_overlap, export_state, import_state
+
+_DTYPES = {torch.float32: _muster.Dtype.f32, torch.bfloat16: _muster.Dtype.bf16}
+_WEIGHT_FORMS = {
+    "nearest": _muster.WeightForm.bf16,
+    "stochastic": _muster.WeightForm.bf16_stochastic,
+    "master": _muster.WeightForm.bf16_master,
+    "mantissa": _muster.WeightForm.bf16_mantissa,
+}
+_HOW_TO_DECLARE = (
+    " If its ranks are to differ (rank-local experts, say), say so: make it a DTensor, or give its group"
+    " mesh=... and placements=[Shard(0)]. If they belong to another stage, give process_group=..."
+)
+
+
+class Plan(dict):
+    """A plan: the object that ``muster plan --json`` prints; as text, its table."""
+
+    def __init__(self, values: dict[str, Any], text: str) -> None:
+        super().__init__(values)
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+class NorMuon(torch.optim.Optimizer):
+    """NorMuon for matrices, with AdamW or Lion groups beside it, on one rank or many.
+
+    All ranks of ``process_group`` (default: the world, where torch.distributed is initialized) make the same calls:
+    construction, ``step``, ``state_dict`` and so on are collective. The same gradients give the same bits under any
+    sharding and on any number of ranks.
+
+    Args:
+        params: tensors, (name, tensor) pairs, or groups of either. ``muster.torch.param_groups(model)`` makes them; the
+            keys of a group are those of ``muster.torch.groups.DEFAULTS``. Parameters are float32 or bfloat16, on the
+            CPU, contiguous: plain tensors (alike on all ranks, as DDP keeps them) or DTensors.
+        lr: learning rate of every group without its own; so are the next arguments.
+        weight_decay: decoupled, per step, times lr.
+        momentum: of Muon and NorMuon.
+        betas: of AdamW and Lion; the second is NorMuon's too.
+        defaults: any other key of a group: ``scale="rms"``, ``coefficients="jordan"``, ``every=2``, ...
+        process_group: whose ranks share these parameters, Gloo for the CPU.
+        timeout: how long a rank waits for another before it raises CommError.
+        wire: "bf16" or "f32": what updates are rounded to and travel in; part of the maths, on one rank too.
+        momentum_dtype: "f32" or "bf16".
+        bf16_weights: how bfloat16 weights are rounded: "nearest", "stochastic", or exact by a "master" (float32 copy)
+            or a "mantissa" (16 more bits) that this optimizer keeps.
+        grad_sync: Muster averages gradients of plain tensors itself: train without DDP.
+        non_finite: "ignore", "error", "skip_step" or "zero": what to do about NaN and infinity in gradients.
+        strategy, waves, scratch_mib: how to plan; see docs/planner.md.
+        threads: of one rank; default torch.get_num_threads().
+        seed: of stochastic rounding.
+    """
+
+    _algorithm = "normuon"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.02,
+        *,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.95),
+        process_group: dist.ProcessGroup | None = None,
+        timeout: timedelta = timedelta(minutes=10),
+        wire: str = "bf16",
+        momentum_dtype: str = "f32",
+        bf16_weights: str = "nearest",
+        grad_sync: bool = False,
+        non_finite: str = "ignore",
+        strategy: str = "global",
+        waves: int = 0,
+        scratch_mib: int = 1024,
+        threads: int | None = None,
+        seed: int = 0,
+        **defaults: Any,
+    ) -> None:
+        if process_group is None and dist.is_available() and dist.is_initialized():
+            process_group = dist.group.WORLD
+        self._engine: _muster.Optimizer | None = None
+        self._process_group = process_group
+        self._communicator = make_communicator(process_group, timeout)
+        for key, value, known in (
+            ("wire", wire, ("bf16", "f32")),
+            ("momentum_dtype", momentum_dtype, ("bf16", "f32")),
+            ("bf16_weights", bf16_weights, tuple(_WEIGHT_FORMS)),
+            ("non_finite", non_finite, ("ignore", "error", "skip_step", "zero")),
+        ):
+            if value not in known:
+                raise ValueError(f"{key} {value!r}: expected one of {', '.join(known)}")
+        self._bf16_form = _WEIGHT_FORMS[bf16_weights]
+        self._wire = getattr(_muster.Dtype, wire)
+        self._grad_sync = grad_sync
+        self._options = _muster.OptimizerOptions()
+        plan = _muster.PlanOptions()
+        plan.strategy, plan.waves, plan.scratch_bytes = strategy, waves, scratch_mib << 20
+        self._options.plan = plan
+        self._options.momentum = getattr(_muster.Dtype, momentum_dtype)
+        self._options.threads = threads or torch.get_num_threads()
+        self._options.seed = seed
+        self._step_options = _muster.StepOptions()
+        self._step_options.non_finite = getattr(_muster.NonFinite, non_finite)
+        chosen = {
+            **DEFAULTS,
+            "algorithm": self._algorithm,
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "betas": betas,
+            **defaults,
+        }
+        check_keys(chosen)
+        self._declared: dict[torch.Tensor, Any] = {}
+        super().__init__(params, chosen)
+        self._build()
+
+    # Construction.
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group; with it a new plan is made, and what there is of state is kept. All ranks together."""
+        check_keys(param_group)
+        mesh, placements = param_group.pop("mesh", None), param_group.pop("placements", None)
+        if (mesh is None) != (placements is None):
+            raise ValueError("param group: mesh and placements belong together")
+        engine = getattr(self, "_engine", None)
+        state = None if engine is None else export_state(engine, self._by_name)
+        super().add_param_group(param_group)
+        if mesh is not None:
+            for parameter in self.param_groups[-1]["params"]:
+                self._declared[parameter] = (mesh, tuple(placements))
+        if engine is None:  # torch's constructor adds group after group
+            return
+        try:
+            self._build()
+        except Exception:
+            self.param_groups.pop()
+            raise
+        import_state(self._engine, state)
+
+    def _build(self) -> None:
+        """Plans for the groups as they are now."""
+        names, error = self._name_parameters(), None
+        tensors = [p for group in self.param_groups for p in group["params"]]
+        layouts: list[TensorLayout] = []
+        try:
+            layouts = [self._read(name, p) for name, p in zip(names, tensors)]
+            check_overlap(names, [local(p) for p in tensors])
+        except ValueError as caught:
+            error = str(caught)
+        merged = self._agree(layouts, error)
+
+        problem = _muster.Problem()
+        problem.model, problem.ranks = "torch", self._communicator.size
+        problem.wire, problem.grad_sync = self._wire, self._grad_sync
+        meshes, parameters, memory, engine_groups, extras = Meshes(), [], [], [], []
+        at = 0
+        for index, group in enumerate(self.param_groups):
+            engine_groups.append(_muster.Group())
+            try:
+                fill_group(engine_groups[-1], group)
+                engine_groups[-1].validate()
+            except (ValueError, TypeError) as bad:
+                raise ValueError(f"param group {index} (of '{names[at]}'): {bad}") from None
+            for tensor in group["params"]:
+                layout = merged[at]
+                parameter = make_parameter(layout.name, layout.shape, _DTYPES[tensor.dtype], group)
+                parameter.layout = meshes.layout(layout)
+                parameters.append(parameter)
+                form = _muster.WeightForm.f32 if tensor.dtype == torch.float32 else self._bf16_form
+                extras.append(_extra(local(tensor), form))
+                extra = 0 if extras[-1] is None else extras[-1].data_ptr()
+                memory.append(_muster.ParameterMemory(local(tensor).data_ptr(), form, index, extra))
+                at += 1
+        problem.meshes, problem.parameters = meshes.meshes, parameters
+        self._options.groups = engine_groups
+        try:
+            self._engine = _muster.Optimizer(problem, self._options, self._communicator, memory)
+        except ValueError as refused:
+            if "replicas start from different weights" in str(refused):
+                raise ValueError(f"{refused}.{_HOW_TO_DECLARE}") from None
+            raise
+        self._names, self._tensors, self._extras = names, tensors, extras
+        self._by_name = dict(zip(names, tensors))
+        self._addresses = [local(p).data_ptr() for p in tensors]
+        self._engine_groups = [self._engine.group(g) for g in range(len(self.param_groups))]
+
+    def _name_parameters(self) -> list[str]:
+        """The names torch was given, without what wrappers put in front; else by group and place."""
+        names = []
+        for g, group in enumerate(self.param_groups):
+            given = group.get("param_names") or [f"group{g}.param{i}" for i in range(len(group["params"]))]
+            names += [name.replace("_orig_mod.", "").removeprefix("module.") for name in given]
+        return names
+
+    def _read(self, name: str, tensor: torch.Tensor) -> TensorLayout:
+        """Checks a parameter and reads its layout."""
+        if tensor.dtype not in _DTYPES:
+            raise ValueError(f"parameter '{name}': {tensor.dtype} is not supported; float32 and bfloat16 are")
+        if tensor.device.type != "cpu":
+            raise ValueError(f"parameter '{name}' is on {tensor.device}: only the CPU is supported so far")
+        mine = local(tensor)
+        if not mine.is_contiguous():
+            raise ValueError(f"parameter '{name}': not contiguous, strides {mine.stride()} of shape {tuple(mine.shape)}")
+        layout = read_layout(name, tensor, self._process_group, self._declared.get(tensor))
+        if isinstance(tensor, DTensor):
+            expected = local_shape(layout, self._communicator.rank)
+            elements = 1
+            for size in expected:
+                elements *= size
+            if mine.numel() != elements or (elements and tuple(mine.shape) != expected):
+                raise ValueError(
+                    f"parameter '{name}': rank {self._communicator.rank} has {tuple(mine.shape)} of it, where "
+                    f"{tensor.placements} of {tuple(tensor.shape)} says {expected}"
+                )
+        return layout
+
+    def _agree(self, layouts: list[TensorLayout], error: str | None) -> list[TensorLayout]:
+        """One list of layouts from what all ranks see. Raises what any rank found wrong, on all of them."""
+        if self._communicator.size == 1:
+            if error is not None:
+                raise ValueError(error)
+            return layouts
+        everybody: list[Any] = [None] * self._communicator.size
+        dist.all_gather_object(everybody, (layouts, error), group=self._process_group)
+        for rank, (_, theirs) in enumerate(everybody):
+            if theirs is not None:
+                raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}")
+        for rank, (theirs, _) in enumerate(everybody):
+            if len(theirs) != len(everybody[0][0]):
+                raise ValueError(
+                    f"ranks disagree: rank 0 has {len(everybody[0][0])} parameters and rank {rank} has {len(theirs)}"
+                )
+        return [merge(views) for views in zip(*(theirs for theirs, _ in everybody))]
+
+    # A step.
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step from the gradients as they are. Returns what the closure returns.
+
+        A parameter without gradient on any rank sits out; where only some shards have none, theirs are zero. What is
+        wrong with the input is a ValueError on every rank and changes nothing.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        gradients = self._prepare()
+        self._engine.step([0 if g is None else g.data_ptr() for g in gradients], self._step_options)
+        return loss
+
+    def grad_norm(self) -> float:
+        """The norm of all gradients, the same bits for every layout. All ranks together."""
+        gradients = self._prepare()
+        return self._engine.grad_norm([0 if g is None else g.data_ptr() for g in gradients])
+
+    @torch.no_grad()
+    def clip_grad_norm(self, max_norm: float) -> float:
+        """Scales gradients in place to at most this norm over all groups, meshes and ranks; returns what it was."""
+        norm = self.grad_norm()
+        scale = min(1.0, max_norm / (norm + 1e-6))
+        if scale < 1.0:
+            for parameter in self._tensors:
+                if parameter.grad is not None:
+                    local(parameter.grad).mul_(scale)
+        return norm
+
+    def _prepare(self) -> list[torch.Tensor | None]:
+        """Sets the engine's hyperparameters; this rank's gradients, contiguous."""
+        try:
+            for out, group in zip(self._engine_groups, self.param_groups):
+                fill_group(out, group)
+            gradients = [self._gradient(i, p) for i, p in enumerate(self._tensors)]
+        except (ValueError, TypeError):
+            self._refuse()
+            raise
+        return gradients
+
+    def _gradient(self, index: int, parameter: torch.Tensor) -> torch.Tensor | None:
+        if local(parameter).data_ptr() != self._addresses[index]:
+            raise ValueError(
+                f"parameter '{self._names[index]}' has moved since this optimizer was made; move and cast models first"
+            )
+        grad = parameter.grad
+        if grad is None:
+            return None
+        name = self._names[index]
+        if grad.layout != torch.strided:
+            raise ValueError(f"parameter '{name}': its gradient is sparse")
+        if isinstance(grad, DTensor) != isinstance(parameter, DTensor):
+            raise ValueError(f"parameter '{name}': only one of it and its gradient is a DTensor")
+        if isinstance(grad, DTensor) and (
+            grad.placements != parameter.placements or grad.device_mesh != parameter.device_mesh
+        ):
+            raise ValueError(
+                f"parameter '{name}': its gradient is laid out as {grad.placements}, it as {parameter.placements}; "
+                "redistribute the gradient"
+            )
+        if grad.dtype != parameter.dtype:
+            raise ValueError(f"parameter '{name}': its gradient is {grad.dtype}, it is {parameter.dtype}")
+        return local(grad).contiguous()
+
+    def _refuse(self) -> None:
+        """Tells the other ranks, which wait for this one, that it makes no step: they raise too."""
+        try:
+            self._engine.step([], self._step_options)
+        except ValueError:
+            pass
+
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's: ``state`` by number of the parameter, ``param_groups``. All ranks together."""
+        out = super().state_dict()
+        state = export_state(self._engine, self._by_name)
+        out["state"] = {i: state[name] for i, name in enumerate(self._names) if state[name]}
+        out["muster"] = state[""]
+        return out
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """From any layout and number of ranks. What is missing starts from zero. All ranks together."""
+        for key in ("state", "param_groups"):
+            if key not in state_dict:
+                raise ValueError(f"state_dict: no {key!r}; was it made by an optimizer?")
+        for number in state_dict["state"]:
+            if not 0 <= int(number) < len(self._names):
+                raise ValueError(f"state_dict: state of parameter {number}, but there are {len(self._names)}")
+        given = {self._names[int(number)]: entries for number, entries in state_dict["state"].items()}
+        given[""] = state_dict.get("muster", {})
+        # Torch would cast states to the dtype of their parameters.
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        import_state(self._engine, given)
+
+    def save(self, directory: str) -> None:
+        """Writes weights and state to a checkpoint of the engine (docs/checkpoints.md). All ranks together."""
+        self._engine.save(str(directory))
+
+    def load(self, directory: str) -> None:
+        """Reads weights and state, from any layout and number of ranks. All ranks together."""
+        self._engine.load(str(directory))
+
+    # Reports.
+
+    def plan(self) -> Plan:
+        """Who orthogonalizes what, and what moves: a dict that prints as a table."""
+        return Plan(json.loads(self._engine.plan_json()), self._engine.plan_text())
+
+    def stats(self) -> dict[str, Any]:
+        """Of the last step: bytes, messages, exchanges, and time by stage, on this rank."""
+        return self._engine.stats()
+
+
+class Muon(NorMuon):
+    """Muon: as NorMuon, without its normalization."""
+
+    _algorithm = "muon"
+
+
+def _extra(tensor: torch.Tensor, form: _muster.WeightForm) -> torch.Tensor | None:
+    if form == _muster.WeightForm.bf16_master:
+        return tensor.detach().float()
+    if form == _muster.WeightForm.bf16_mantissa:
+        return torch.zeros(tensor.shape, dtype=torch.uint16)
+    return None

@@ -1,0 +1,12 @@
+// The parts of the module, one a file.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace muster::python {
+
+void bind_problem(nanobind::module_& module);
+void bind_communicator(nanobind::module_& module);
+void bind_optimizer(nanobind::module_& module);
+
+}  // namespace muster::python

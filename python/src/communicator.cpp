@@ -1,0 +1,143 @@
+// Communicators for Python, and one that Python implements: torch's process groups are wrapped there.
+#include "muster/communicator.h"
+
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "comm/collectives.h"
+#include "muster/error.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace muster::python {
+
+namespace {
+
+// Why this communicator is dead; shared with requests, which may find out. Guarded by the GIL.
+struct Fate {
+  std::string cause;
+};
+
+// Runs `work` with the GIL. What Python raises kills the communicator, except what is not an error, like Ctrl-C.
+template <typename Work>
+auto in_python(Fate& fate, std::string_view name, Work work) {
+  const nb::gil_scoped_acquire gil;
+  if (!fate.cause.empty()) throw CommError(comm::seen_by(name, fate.cause));
+  try {
+    return work();
+  } catch (nb::python_error& error) {
+    std::string text = error.what();
+    text = text.substr(0, text.find("\n\nAt:"));
+    for (char& c : text) c = c == '\n' ? ' ' : c;
+    fate.cause = fmt::format("{}: {}", name, text);
+    if (!error.matches(PyExc_Exception)) throw;
+    throw CommError(fate.cause);
+  }
+}
+
+// Gloo tells only a wait() that an operation has ended, and moves bytes by threads of its own: test() has nothing to do
+// but to look at the clock.
+class PythonRequest final : public Request {
+ public:
+  PythonRequest(std::shared_ptr<Fate> fate, std::string name, nb::object wait, std::chrono::milliseconds timeout)
+      : fate_(std::move(fate)), name_(std::move(name)), wait_(std::move(wait)), timeout_(timeout) {}
+  ~PythonRequest() override {
+    try {
+      wait();
+    } catch (const std::exception&) {
+    }
+    const nb::gil_scoped_acquire gil;
+    wait_.reset();
+  }
+
+  bool test() override {
+    if (done_) return true;
+    const auto now = comm::Clock::now();
+    if (!deadline_) deadline_ = comm::deadline_after(timeout_);
+    if (now > *deadline_) wait();  // which says what is wrong
+    return done_;
+  }
+  void wait() override {
+    if (done_) return;
+    in_python(*fate_, name_, [&] { wait_(); });
+    done_ = true;
+  }
+
+ private:
+  std::shared_ptr<Fate> fate_;
+  std::string name_;
+  nb::object wait_;
+  std::chrono::milliseconds timeout_;
+  std::optional<comm::Clock::time_point> deadline_;
+  bool done_ = false;
+};
+
+class PythonCommunicator final : public comm::Collectives {
+ public:
+  PythonCommunicator(int32_t rank, int32_t size, double timeout, nb::callable post)
+      : rank_(rank), size_(size), timeout_(static_cast<int64_t>(timeout * 1000)), post_(std::move(post)) {
+    if (rank < 0 || rank >= size) throw InvalidArgument(fmt::format("rank {} of {}", rank, size));
+    comm::check_options({timeout_});
+  }
+  ~PythonCommunicator() override {
+    const nb::gil_scoped_acquire gil;
+    post_.reset();
+  }
+
+  int32_t rank() const override { return rank_; }
+  int32_t size() const override { return size_; }
+  std::chrono::milliseconds timeout() const override { return timeout_; }
+  void abort(std::string_view reason) override {
+    const nb::gil_scoped_acquire gil;
+    if (fate_->cause.empty()) fate_->cause = comm::aborted(rank_, reason);
+  }
+
+ private:
+  std::unique_ptr<Request> post(comm::Posting posting) override {
+    return in_python(*fate_, posting.name, [&]() -> std::unique_ptr<Request> {
+      const auto list = [](const auto& messages) {
+        nb::list out;
+        for (const auto& message : messages) {
+          out.append(nb::make_tuple(message.peer, reinterpret_cast<uintptr_t>(message.data), message.bytes));
+        }
+        return out;
+      };
+      nb::object wait = post_(posting.name, list(posting.sends), list(posting.receives));
+      return std::make_unique<PythonRequest>(fate_, posting.name, std::move(wait), timeout_);
+    });
+  }
+
+  int32_t rank_;
+  int32_t size_;
+  std::chrono::milliseconds timeout_;
+  nb::callable post_;
+  std::shared_ptr<Fate> fate_ = std::make_shared<Fate>();
+};
+
+}  // namespace
+
+void bind_communicator(nb::module_& module) {
+  nb::class_<Communicator>(module, "Communicator")
+      .def_prop_ro("rank", &Communicator::rank)
+      .def_prop_ro("size", &Communicator::size)
+      .def("abort", &Communicator::abort, "reason"_a);
+  nb::class_<PythonCommunicator, Communicator>(module, "PythonCommunicator")
+      .def(nb::init<int32_t, int32_t, double, nb::callable>(), "rank"_a, "size"_a, "timeout"_a, "post"_a,
+           "`timeout` is in seconds. `post(name, sends, receives)` starts messages, given as (peer, address, bytes), "
+           "and returns a function that waits for all of them; what either raises becomes a CommError.");
+  module.def(
+      "single_communicator", [] { return std::move(make_local_communicators(1).front()); },
+      "The communicator of a rank that is alone.");
+}
+
+}  // namespace muster::python

@@ -1,0 +1,19 @@
+#include <nanobind/nanobind.h>
+
+#include "bindings.h"
+#include "muster/error.h"
+
+namespace nb = nanobind;
+
+NB_MODULE(_muster, module) {
+  module.doc() = "The engine of Muster. muster.torch is what a training script imports.";
+  // What Python code catches anyway; the caller's mistakes are ValueErrors.
+  nb::exception<muster::Error>(module, "Error", PyExc_RuntimeError);
+  nb::exception<muster::InvalidArgument>(module, "InvalidArgument", PyExc_ValueError);
+  nb::exception<muster::CommError>(module, "CommError", PyExc_RuntimeError);
+  nb::exception<muster::DeviceError>(module, "DeviceError", PyExc_RuntimeError);
+  nb::exception<muster::Internal>(module, "Internal", PyExc_RuntimeError);
+  muster::python::bind_problem(module);
+  muster::python::bind_communicator(module);
+  muster::python::bind_optimizer(module);
+}

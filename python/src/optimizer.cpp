@@ -1,0 +1,216 @@
+// The optimizer. Memory is given as addresses: whoever calls keeps it alive, in place and contiguous.
+#include "muster/optimizer.h"
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "muster/error.h"
+#include "report/plan_json.h"
+#include "report/plan_table.h"
+#include "report/trace.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace muster::python {
+
+namespace {
+
+using Addresses = std::vector<uintptr_t>;
+// (name, type, shape, row-major bytes)
+using StateTuple = std::tuple<std::string, StateType, Shape, nb::bytes>;
+
+std::vector<void*> pointers(const Addresses& addresses) {
+  std::vector<void*> out;
+  out.reserve(addresses.size());
+  for (const uintptr_t address : addresses) out.push_back(reinterpret_cast<void*>(address));
+  return out;
+}
+
+// An optimizer with what it was made of, which reports of its plan need too.
+class Engine {
+ public:
+  Engine(Problem problem, OptimizerOptions options, Communicator& communicator, std::vector<ParameterMemory> memory)
+      : plan_options_(options.plan),
+        rank_(communicator.rank()),
+        optimizer_(std::move(problem), std::move(options), communicator, std::move(memory)) {}
+
+  Optimizer& optimizer() { return optimizer_; }
+
+  template <typename Make>
+  std::string report(Make make) {
+    const Problem& problem = optimizer_.problem();
+    const Plan& plan = optimizer_.plan();
+    const PlanSummary summary = summarize(problem, plan, plan_options_.cost);
+    return make(report::PlanReport{problem, plan, summary, plan_options_.cost, 0, plan_options_.scratch_bytes});
+  }
+  std::string trace_json() {
+    const StepStats& stats = optimizer_.last_step();
+    report::TracedStep step{rank_, "step " + std::to_string(stats.step), 0, 0, optimizer_.trace()};
+    if (step.events.empty()) throw InvalidArgument("no trace: ask the step for one");
+    step.begin_ns = step.events.front().begin_ns;
+    for (const TraceEvent& event : step.events) {
+      step.begin_ns = std::min(step.begin_ns, event.begin_ns);
+      step.end_ns = std::max(step.end_ns, event.end_ns);
+    }
+    return report::trace_json({&step, 1});
+  }
+
+ private:
+  PlanOptions plan_options_;
+  int32_t rank_;
+  Optimizer optimizer_;
+};
+
+nb::dict stats(const StepStats& stats) {
+  nb::dict out;
+  out["step"] = stats.step;
+  out["skipped"] = stats.skipped;
+  out["grad_norm"] = stats.grad_norm;
+  out["clip"] = stats.clip;
+  out["total_ns"] = stats.total_ns;
+  nb::dict stages;
+  for (int s = 0; s < kStages; ++s) stages[nb::cast(name(static_cast<Stage>(s)))] = stats.stage_ns[s];
+  out["stage_ns"] = stages;
+  out["exchanges"] = stats.exchanges;
+  out["messages_sent"] = stats.messages_sent;
+  out["bytes_sent"] = stats.bytes_sent;
+  out["bytes_received"] = stats.bytes_received;
+  out["kernels"] = stats.kernels;
+  nb::list parameters;
+  for (const ParameterStats& p : stats.parameters) parameters.append(nb::make_tuple(p.grad_norm, p.update_rms));
+  out["parameters"] = parameters;
+  return out;
+}
+
+nb::tuple export_state(Engine& engine, const std::string& name) {
+  StateTensor tensor;
+  {
+    const nb::gil_scoped_release no_gil;
+    tensor = engine.optimizer().export_state(name);
+  }
+  return nb::make_tuple(tensor.type, tensor.shape, nb::bytes(tensor.data.data(), tensor.data.size()));
+}
+
+void import_state(Engine& engine, const nb::list& given) {
+  std::vector<StateTensor> tensors;
+  for (const nb::handle item : given) {
+    const auto [name, type, shape, data] = nb::cast<StateTuple>(item);
+    const auto* bytes = static_cast<const std::byte*>(data.data());
+    StateTensor tensor;
+    tensor.name = name;
+    tensor.type = type;
+    tensor.shape = shape;
+    tensor.data.assign(bytes, bytes + data.size());
+    tensors.push_back(std::move(tensor));
+  }
+  const nb::gil_scoped_release no_gil;
+  engine.optimizer().import_state(tensors);
+}
+
+void bind_options(nb::module_& module) {
+  nb::enum_<NonFinite>(module, "NonFinite")
+      .value("ignore", NonFinite::kIgnore)
+      .value("error", NonFinite::kError)
+      .value("skip_step", NonFinite::kSkipStep)
+      .value("zero", NonFinite::kZero);
+  nb::enum_<StateType>(module, "StateType")
+      .value("f32", StateType::kF32)
+      .value("bf16", StateType::kBf16)
+      .value("u16", StateType::kU16)
+      .value("i64", StateType::kI64);
+  nb::class_<ParameterMemory>(module, "ParameterMemory")
+      .def(
+          "__init__",
+          [](ParameterMemory* memory, uintptr_t weight, WeightForm form, int32_t group, uintptr_t extra) {
+            new (memory) ParameterMemory{reinterpret_cast<void*>(weight), reinterpret_cast<void*>(extra), form, group};
+          },
+          "weight"_a, "form"_a, "group"_a, "extra"_a = 0);
+  nb::class_<OptimizerOptions>(module, "OptimizerOptions")
+      .def(nb::init<>())
+      .def_rw("plan", &OptimizerOptions::plan)
+      .def_rw("groups", &OptimizerOptions::groups)
+      .def_rw("momentum", &OptimizerOptions::momentum)
+      .def_rw("threads", &OptimizerOptions::threads)
+      .def_rw("seed", &OptimizerOptions::seed);
+  nb::class_<StepOptions>(module, "StepOptions")
+      .def(nb::init<>())
+      .def_rw("grad_scale", &StepOptions::grad_scale)
+      .def_rw("max_grad_norm", &StepOptions::max_grad_norm)
+      .def_rw("non_finite", &StepOptions::non_finite)
+      .def_rw("grad_norm", &StepOptions::grad_norm)
+      .def_rw("parameter_stats", &StepOptions::parameter_stats)
+      .def_rw("trace", &StepOptions::trace);
+}
+
+}  // namespace
+
+void bind_optimizer(nb::module_& module) {
+  bind_options(module);
+  using NoGil = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Engine>(module, "Optimizer")
+      .def(nb::init<Problem, OptimizerOptions, Communicator&, std::vector<ParameterMemory>>(), "problem"_a, "options"_a,
+           "communicator"_a, "memory"_a, nb::keep_alive<1, 4>(), NoGil())
+      .def_prop_ro("groups", [](Engine& engine) { return engine.optimizer().groups(); })
+      .def(
+          "group", [](Engine& engine, int32_t index) -> Group& { return engine.optimizer().group(index); },
+          nb::rv_policy::reference_internal, "index"_a)
+      .def_prop_ro("steps", [](Engine& engine) { return engine.optimizer().steps(); })
+      .def_prop_ro("scratch_bytes", [](Engine& engine) { return engine.optimizer().scratch_bytes(); })
+      .def(
+          "step",
+          [](Engine& engine, const Addresses& gradients, const StepOptions& options) {
+            engine.optimizer().step(pointers(gradients), options);
+          },
+          "gradients"_a, "options"_a = StepOptions{}, NoGil(), "One address a parameter; 0: no gradient.")
+      .def(
+          "grad_norm",
+          [](Engine& engine, const Addresses& gradients, double grad_scale) {
+            return engine.optimizer().grad_norm(pointers(gradients), grad_scale);
+          },
+          "gradients"_a, "grad_scale"_a = 1.0, NoGil())
+      .def(
+          "synchronize", [](Engine& engine) { engine.optimizer().synchronize(); }, NoGil())
+      .def("stats", [](Engine& engine) { return stats(engine.optimizer().last_step()); })
+      .def("trace_json", &Engine::trace_json)
+      .def(
+          "plan_text",
+          [](Engine& engine, int width) {
+            return engine.report([&](const report::PlanReport& r) { return report::plan_table(r, {false, width}); });
+          },
+          "width"_a = 110)
+      .def("plan_json",
+           [](Engine& engine) {
+             return engine.report([](const report::PlanReport& r) { return report::plan_json(r); });
+           })
+      .def("state",
+           [](Engine& engine) {
+             nb::list out;
+             for (const StateInfo& info : engine.optimizer().state()) {
+               out.append(nb::make_tuple(info.name, info.type, info.shape));
+             }
+             return out;
+           })
+      .def("export_state", &export_state, "name"_a)
+      .def("import_state", &import_state, "tensors"_a)
+      .def(
+          "save", [](Engine& engine, const std::string& directory) { engine.optimizer().save(directory); },
+          "directory"_a, NoGil())
+      .def(
+          "load", [](Engine& engine, const std::string& directory) { engine.optimizer().load(directory); },
+          "directory"_a, NoGil())
+      .def(
+          "reconnect", [](Engine& engine, Communicator& other) { engine.optimizer().reconnect(other); },
+          "communicator"_a, nb::keep_alive<1, 2>(), NoGil());
+}
+
+}  // namespace muster::python
