@@ -1,0 +1,196 @@
+"""What a training loop does with an optimizer, on one process."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import muster.torch
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(13, 8), nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8), nn.Linear(8, 13))
+
+
+def _loss(model: nn.Module, seed: int = 0) -> torch.Tensor:
+    tokens = torch.randint(0, 13, (64,), generator=torch.Generator().manual_seed(seed))
+    return nn.functional.cross_entropy(model(tokens), (tokens * 5 + 1) % 13)
+
+
+def _train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> float:
+    for step in steps:
+        optimizer.zero_grad(set_to_none=True)
+        loss = _loss(model, step)
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+def _same(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters()))
+
+
+def test_default_groups_train(capsys: pytest.CaptureFixture[str]) -> None:
+    model = _model()
+    groups = muster.torch.param_groups(model, adamw_lr=0.01)
+    assert [name for name, _ in groups[0]["params"]] == ["1.weight", "3.weight"]
+    assert "2 matrices" in capsys.readouterr().out
+    optimizer = muster.torch.NorMuon(groups, lr=0.02)
+    before = _loss(model).item()
+    assert _train(model, optimizer, range(60)) < before / 4
+    assert optimizer.stats()["step"] == 60
+    assert optimizer.plan()["ranks"] == 1
+    assert "strategy global" in str(optimizer.plan())
+
+
+def test_convolutions_are_read_as_matrices() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.LazyLinear(4))
+    model(torch.zeros(1, 3, 5, 5))
+    optimizer = muster.torch.Muon(muster.torch.param_groups(model, verbose=False), lr=0.1)
+    model(torch.randn(4, 3, 5, 5)).square().sum().backward()
+    optimizer.step()
+    assert optimizer.plan()["rounds"] == 1
+
+
+def test_closure_returns_its_loss() -> None:
+    model = _model()
+    optimizer = muster.torch.NorMuon(muster.torch.param_groups(model, verbose=False))
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = _loss(model)
+        loss.backward()
+        return loss
+
+    first = optimizer.step(closure)
+    assert optimizer.step(closure) < first
+
+
+def test_resumes_bit_for_bit(tmp_path) -> None:
+    model = _model()
+    optimizer = muster.torch.NorMuon(muster.torch.param_groups(model, verbose=False), lr=0.02)
+    _train(model, optimizer, range(3))
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "state.pt")
+    optimizer.save(str(tmp_path / "checkpoint"))
+    _train(model, optimizer, range(3, 6))
+
+    resumed = _model()
+    saved = torch.load(tmp_path / "state.pt")
+    resumed.load_state_dict(saved["model"])
+    other = muster.torch.NorMuon(muster.torch.param_groups(resumed, verbose=False), lr=0.5)
+    other.load_state_dict(saved["optimizer"])
+    assert other.param_groups[0]["lr"] == 0.02
+    _train(resumed, other, range(3, 6))
+    assert _same(model, resumed)
+
+    other.load(str(tmp_path / "checkpoint"))  # weights too
+    _train(resumed, other, range(3, 6))
+    assert _same(model, resumed)
+
+
+def test_missing_state_starts_from_zero() -> None:
+    model = _model()
+    optimizer = muster.torch.NorMuon(muster.torch.param_groups(model, verbose=False))
+    _train(model, optimizer, range(2))
+    state = optimizer.state_dict()
+    del state["state"][0]["momentum"]
+    optimizer.load_state_dict(state)
+    loaded = optimizer.state_dict()["state"]
+    assert not loaded[0]["momentum"].any()
+    assert torch.equal(loaded[2]["first"], state["state"][2]["first"]) and loaded[2]["first"].any()
+
+
+def test_groups_can_be_added() -> None:
+    model, twin = _model(), _model()
+    groups = muster.torch.param_groups(model, verbose=False)
+    optimizer = muster.torch.NorMuon(groups[:1])
+    both = muster.torch.NorMuon(muster.torch.param_groups(twin, verbose=False))
+    for p in twin[0].parameters():
+        p.requires_grad_(False)
+    optimizer.add_param_group(groups[1])
+    _train(model, optimizer, range(2))
+    optimizer.add_param_group({"params": [("extra", nn.Parameter(torch.zeros(3)))], "algorithm": "lion"})
+    for p in model[0].parameters():
+        p.requires_grad_(False)
+    assert len(optimizer.param_groups) == 3
+    state = optimizer.state_dict()["state"]
+    assert state[0]["momentum"].any() and int(state[0]["updates"]) == 2
+    assert len(both.param_groups) == 2
+
+
+def test_frozen_and_unused_parameters_sit_out() -> None:
+    model = _model()
+    model[1].weight.requires_grad_(False)
+    before = copy.deepcopy(model[1].weight)
+    optimizer = muster.torch.NorMuon(muster.torch.param_groups(model, verbose=False), weight_decay=0.1)
+    _train(model, optimizer, range(2))
+    assert torch.equal(before, model[1].weight)
+    model[1].weight.requires_grad_(True)
+    _train(model, optimizer, range(2))
+    assert not torch.equal(before, model[1].weight)
+
+
+def test_loss_scaling_skips_steps_that_overflow() -> None:
+    model = _model()
+    optimizer = muster.torch.NorMuon(muster.torch.param_groups(model, verbose=False))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for factor, moves in ((1.0, True), (float("inf"), False)):
+        before = copy.deepcopy(model)
+        optimizer.zero_grad()
+        scaler.scale(_loss(model) * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert _same(before, model) != moves
+
+
+def _misuse(make, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        make()
+
+
+def test_bad_input_names_the_parameter() -> None:
+    w = lambda *shape, **options: nn.Parameter(torch.zeros(*shape, **options))  # noqa: E731
+    normuon = muster.torch.NorMuon
+    _misuse(lambda: normuon([("gain", w(4))]), "'gain'.*adamw")
+    _misuse(lambda: normuon([("w", nn.Parameter(torch.zeros(4, 6).T))]), "'w': not contiguous")
+    _misuse(lambda: normuon([("w", w(4, 4, dtype=torch.float64))]), "'w'.*float64")
+    _misuse(lambda: normuon([("w", w(4, 4))], algorithm="sgd"), "'w'.*'sgd'")
+    _misuse(lambda: normuon([("w", w(4, 4))], lr=-1.0), "'w'.*lr -1")
+    _misuse(lambda: normuon([("w", w(4, 4))], momentum=float("nan")), "'w'.*momentum nan")
+    _misuse(lambda: normuon([("w", w(4, 4))], lr_mul=float("inf")), "'w'.*lr_mul inf")
+    _misuse(lambda: normuon([("w", w(4, 4))], weigth_decay=1.0), "weigth_decay")
+    _misuse(lambda: normuon([("w", w(4, 4))], heads=3), "'w'.*4 rows in 3 heads")
+    _misuse(lambda: normuon([("w", w(4, 4))], split_rows=[3, 3]), "'w'")
+    _misuse(lambda: normuon([("w", w(4, 4))], view=(3, 5)), "'w'")
+    memory = torch.zeros(40)
+    overlap = [("a", nn.Parameter(memory[:24].view(4, 6))), ("b", nn.Parameter(memory[20:].view(4, 5)))]
+    _misuse(lambda: normuon(overlap), "'a' and 'b' share memory")
+
+
+def test_bad_steps_change_nothing() -> None:
+    weight = nn.Parameter(torch.zeros(4, 4))
+    optimizer = muster.torch.NorMuon([("w", weight)], non_finite="error")
+    weight.grad = torch.full((4, 4), float("nan"))
+    _misuse(optimizer.step, "'w'")
+    weight.grad = torch.eye(4).to_sparse()
+    _misuse(optimizer.step, "'w'.*sparse")
+    weight.grad = torch.eye(4)
+    optimizer.param_groups[0]["lr"] = float("nan")
+    _misuse(optimizer.step, "lr nan")
+    optimizer.param_groups[0]["lr"] = 0.1
+    assert not weight.any()
+    optimizer.step()
+    assert weight.any()
+    weight.data = weight.data.clone()
+    _misuse(optimizer.step, "'w' has moved")
+
+
+def test_wrong_checkpoints_are_refused() -> None:
+    make = lambda *shape: muster.torch.NorMuon([("w", nn.Parameter(torch.ones(*shape)))])  # noqa: E731
+    _misuse(lambda: make(4, 4).load_state_dict(make(4, 5).state_dict()), "w:momentum")
+    _misuse(lambda: make(4, 4).load_state_dict(torch.optim.SGD([torch.ones(1)], momentum=0.9).state_dict() | {"state": {0: {"momentum_buffer": torch.ones(1)}}}), "w:momentum_buffer")
+    _misuse(lambda: make(4, 4).load_state_dict({}), "state")

@@ -1,0 +1,178 @@
+"""Training, and bad input, on several ranks: every rank raises, none hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+import muster
+import muster.torch
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(13, 8), nn.Linear(8, 17), nn.ReLU(), nn.Linear(17, 8), nn.Linear(8, 13))
+
+
+def _train(model: nn.Module, rank: int, ranks: int, steps: int = 60, **options) -> list[float]:
+    """Each rank has its part of the batch."""
+    optimizer = muster.torch.NorMuon(muster.torch.param_groups(model, adamw_lr=0.01, verbose=False), **options)
+    losses = []
+    for step in range(steps):
+        tokens = torch.randint(0, 13, (60,), generator=torch.Generator().manual_seed(step)).chunk(ranks)[rank]
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(tokens), (tokens * 5 + 1) % 13)
+        loss.backward()
+        optimizer.clip_grad_norm(1.0)
+        optimizer.step()
+        mean = loss.detach() / ranks
+        dist.all_reduce(mean)
+        losses.append(mean.item())
+    return losses
+
+
+def _three_ways(rank: int, ranks: int) -> None:
+    sharded = _model()
+    for layer in sharded:
+        fully_shard(layer)
+    fully_shard(sharded)
+    fsdp = _train(sharded, rank, ranks)
+    ddp = _train(DistributedDataParallel(_model()), rank, ranks)
+    ours = _train(_model(), rank, ranks, grad_sync=True)
+    assert fsdp[-1] < fsdp[0] / 2
+    # Gradients are averaged in other orders, so that losses drift apart by roundings.
+    assert ddp == pytest.approx(fsdp, rel=1e-2)
+    assert ours == pytest.approx(fsdp, rel=1e-2)
+
+
+def test_fsdp_ddp_and_our_own_averages_train_alike() -> None:
+    run_ranks(3, _three_ways)
+
+
+def _declared_experts(rank: int, ranks: int) -> None:
+    """Rank-local experts as plain tensors: an error, unless declared; then the bits of one stack of them."""
+    stack = torch.randn(ranks * 2, 6, 4, generator=torch.Generator().manual_seed(0))
+    mine = nn.Parameter(stack.chunk(ranks)[rank].clone())
+    with pytest.raises(ValueError, match=r"'experts'.*DTensor.*placements="):
+        muster.torch.NorMuon([("experts", mine)])
+    group = {"params": [("experts", mine)], "mesh": init_device_mesh("cpu", (ranks,)), "placements": [Shard(0)]}
+    optimizer = muster.torch.NorMuon([group])
+    whole = nn.Parameter(stack.clone())
+    single = [dist.new_group([r]) for r in range(ranks)][rank]
+    reference = muster.torch.NorMuon([("experts", whole)], process_group=single)
+    for _ in range(3):
+        whole.grad = torch.sin(whole.detach() * 7)
+        mine.grad = whole.grad.chunk(ranks)[rank].clone()
+        optimizer.step()
+        reference.step()
+    assert torch.equal(mine, whole.chunk(ranks)[rank])
+    assert not torch.equal(whole, stack)
+
+
+def test_rank_local_experts_must_be_declared() -> None:
+    run_ranks(2, _declared_experts)
+
+
+def _sharded(shape: tuple[int, ...] = (6, 4), placement=Shard(0)) -> nn.Parameter:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return nn.Parameter(distribute_tensor(torch.ones(shape), mesh, [placement]))
+
+
+def _partial(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    weight = nn.Parameter(DTensor.from_local(torch.ones(4, 4), mesh, [Partial()]))
+    muster.torch.NorMuon([("w", weight)])
+
+
+def _gradient_in_another_layout_on_one_rank(rank: int) -> None:
+    weight = _sharded()
+    optimizer = muster.torch.NorMuon([("w", weight)])
+    placement = Replicate() if rank == 1 else Shard(0)
+    weight.grad = distribute_tensor(torch.ones(6, 4), weight.device_mesh, [placement], src_data_rank=None)
+    try:
+        optimizer.step()
+    except ValueError:
+        # Nobody has made a step, and everybody goes on.
+        weight.grad = distribute_tensor(torch.ones(6, 4), weight.device_mesh, [Shard(0)], src_data_rank=None)
+        optimizer.step()
+        raise
+
+
+def _other_order(rank: int) -> None:
+    named = [("a", _sharded()), ("b", _sharded((4, 4)))]
+    muster.torch.NorMuon(named if rank == 0 else named[::-1])
+
+
+def _other_number(rank: int) -> None:
+    named = [("a", _sharded()), ("b", _sharded((4, 4)))]
+    muster.torch.NorMuon(named[: rank + 1])
+
+
+def _not_contiguous_on_one_rank(rank: int) -> None:
+    weight = torch.ones(4, 4, dtype=torch.float64 if rank == 1 else torch.float32)
+    muster.torch.NorMuon([("w", nn.Parameter(weight))])
+
+
+def _other_learning_rate(rank: int) -> None:
+    weight = _sharded()
+    optimizer = muster.torch.NorMuon([("w", weight)], lr=0.1 * (rank + 1))
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+
+
+def _wrong_state_on_one_rank(rank: int) -> None:
+    optimizer = muster.torch.NorMuon([("w", _sharded())])
+    state = optimizer.state_dict()
+    if rank == 1:
+        state["state"][0]["momentum"] = torch.ones(2, 2)
+    else:
+        state["state"][0]["momentum"] = torch.ones(6, 4)
+    optimizer.load_state_dict(state)
+
+
+MISUSES: list[tuple[Callable[[int], None], str]] = [
+    (_partial, "'w'.*Partial|'w'.*P"),
+    (_gradient_in_another_layout_on_one_rank, "'w'.*redistribute|rank 1"),
+    (_other_order, "'a'.*name"),
+    (_other_number, "1 parameters and rank 1 has 2"),
+    (_not_contiguous_on_one_rank, "'w'.*float64"),
+    (_other_learning_rate, "group 0"),
+    (_wrong_state_on_one_rank, "w:momentum|rank 1"),
+]
+
+
+def _all_misuses(rank: int, ranks: int) -> None:
+    for misuse, match in MISUSES:
+        with pytest.raises(ValueError, match=match):
+            misuse(rank)
+
+
+def test_every_rank_raises_what_one_did_wrong() -> None:
+    run_ranks(2, _all_misuses)
+
+
+def _state_dict_on_one_rank_only(rank: int, ranks: int) -> None:
+    optimizer = muster.torch.NorMuon([("w", _sharded())], timeout=timedelta(seconds=2))
+    if rank == 0:
+        with pytest.raises(muster.CommError, match="momentum|state"):
+            optimizer.state_dict()
+        # It stays what it is, at once.
+        with pytest.raises(muster.CommError):
+            optimizer.step()
+    else:
+        time.sleep(4)
+
+
+def test_a_rank_that_is_not_there_is_an_error_in_time() -> None:
+    run_ranks(2, _state_dict_on_one_rank_only)
