@@ -192,5 +192,7 @@ def test_bad_steps_change_nothing() -> None:
 def test_wrong_checkpoints_are_refused() -> None:
     make = lambda *shape: muster.torch.NorMuon([("w", nn.Parameter(torch.ones(*shape)))])  # noqa: E731
     _misuse(lambda: make(4, 4).load_state_dict(make(4, 5).state_dict()), "w:momentum")
-    _misuse(lambda: make(4, 4).load_state_dict(torch.optim.SGD([torch.ones(1)], momentum=0.9).state_dict() | {"state": {0: {"momentum_buffer": torch.ones(1)}}}), "w:momentum_buffer")
+    foreign = torch.optim.SGD([torch.ones(1)], momentum=0.9).state_dict()
+    foreign["state"] = {0: {"momentum_buffer": torch.ones(1)}}
+    _misuse(lambda: make(4, 4).load_state_dict(foreign), "w:momentum_buffer")
     _misuse(lambda: make(4, 4).load_state_dict({}), "state")

@@ -201,6 +201,7 @@ class NorMuon(torch.optim.Optimizer):
         self._names, self._tensors, self._extras = names, tensors, extras
         self._by_name = dict(zip(names, tensors))
         self._addresses = [local(p).data_ptr() for p in tensors]
+        self._mark_state()
         self._engine_groups = [self._engine.group(g) for g in range(len(self.param_groups))]
 
     def _name_parameters(self) -> list[str]:
@@ -332,8 +333,7 @@ class NorMuon(torch.optim.Optimizer):
         """As torch's: ``state`` by number of the parameter, ``param_groups``. All ranks together."""
         out = super().state_dict()
         state = export_state(self._engine, self._by_name)
-        out["state"] = {i: state[name] for i, name in enumerate(self._names) if state[name]}
-        out["muster"] = state[""]
+        out["state"] = {i: state[name] for i, name in enumerate(self._names)}
         return out
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -341,14 +341,21 @@ class NorMuon(torch.optim.Optimizer):
         for key in ("state", "param_groups"):
             if key not in state_dict:
                 raise ValueError(f"state_dict: no {key!r}; was it made by an optimizer?")
-        for number in state_dict["state"]:
-            if not 0 <= int(number) < len(self._names):
-                raise ValueError(f"state_dict: state of parameter {number}, but there are {len(self._names)}")
-        given = {self._names[int(number)]: entries for number, entries in state_dict["state"].items()}
-        given[""] = state_dict.get("muster", {})
-        # Torch would cast states to the dtype of their parameters.
+        # As torch does it, by place in the groups: keys are numbers, or names in torch.distributed.checkpoint.
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+        # Without the states, which torch would cast to the dtypes of their parameters.
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
-        import_state(self._engine, given)
+        self._mark_state()
+        names = dict(zip(keys, self._names))
+        for key in state_dict["state"]:
+            if key not in names:
+                raise ValueError(f"state_dict: it has state of {key!r}, which is in none of its param_groups")
+        import_state(self._engine, {names[key]: entries for key, entries in state_dict["state"].items()})
+
+    def _mark_state(self) -> None:
+        # torch.distributed.checkpoint makes a step with gradients of zero if it takes an optimizer for stateless.
+        for parameter in self._tensors:
+            self.state[parameter] = {}
 
     def save(self, directory: str) -> None:
         """Writes weights and state to a checkpoint of the engine (docs/checkpoints.md). All ranks together."""

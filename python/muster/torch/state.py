@@ -44,33 +44,39 @@ def _spread(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def export_state(engine: _muster.Optimizer, parameters: Mapping[str, torch.Tensor]) -> dict[str, State]:
-    """By parameter name; "" for what is of the whole optimizer. All ranks together."""
+    """By parameter name. What is of the whole optimizer, two numbers, is in each. All ranks together."""
     out: dict[str, State] = {name: {} for name in parameters}
-    out[""] = {}
     for name, _, _ in engine.state():
         parameter, entry = split_name(name)
         if entry == _WEIGHT:
             continue
         kind, shape, data = engine.export_state(name)
         whole = torch.frombuffer(bytearray(data), dtype=_TYPES[kind]).reshape(shape)
-        out[parameter][entry] = _spread(whole, parameters[parameter]) if parameter else whole
+        if parameter:
+            out[parameter][entry] = _spread(whole, parameters[parameter])
+        else:
+            for entries in out.values():
+                entries[entry] = whole.clone()
     return out
 
 
 def import_state(engine: _muster.Optimizer, given: Mapping[str, Mapping[str, Any]]) -> None:
     """What ``export_state`` made, in any layout. Entries that are missing start from zero. All ranks together."""
-    expected = {split_name(name): (name, kind, shape) for name, kind, shape in engine.state()}
-    tensors = []
-    for (parameter, entry), (name, kind, shape) in expected.items():
-        # The weights are the model's, and what completes them stays as it is; anything else starts from zero.
-        if entry not in (_WEIGHT, "master", "mantissa") and entry not in given.get(parameter, {}):
-            tensors.append((name, kind, shape, bytes(_TYPES[kind].itemsize * math.prod(shape))))
-    # The engine refuses, on all ranks, what does not fit: this rank alone must not leave the others waiting.
+    expected = {name: (kind, shape) for name, kind, shape in engine.state()}
+    values: dict[str, Any] = {}
     for parameter, entries in given.items():
         for entry, value in entries.items():
-            whole = torch.as_tensor(value.full_tensor() if isinstance(value, DTensor) else value).detach().cpu()
-            kind = _STATE_TYPES.get(whole.dtype, _muster.StateType.u16)
-            tensors.append((f"{parameter}:{entry}", kind, list(whole.shape), to_bytes(whole)))
+            values[f":{entry}" if f":{entry}" in expected else f"{parameter}:{entry}"] = value
+    tensors = []
+    for name, (kind, shape) in expected.items():
+        # The weights are the model's, and what completes them stays as it is.
+        if name not in values and split_name(name)[1] not in (_WEIGHT, "master", "mantissa"):
+            tensors.append((name, kind, shape, bytes(_TYPES[kind].itemsize * math.prod(shape))))
+    # The engine refuses, on all ranks, what does not fit: this rank alone must not leave the others waiting.
+    for name, value in values.items():
+        whole = torch.as_tensor(value.full_tensor() if isinstance(value, DTensor) else value).detach().cpu()
+        kind = _STATE_TYPES.get(whole.dtype, _muster.StateType.u16)
+        tensors.append((name, kind, list(whole.shape), to_bytes(whole)))
     engine.import_state(tensors)
 
 
