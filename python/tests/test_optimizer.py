@@ -193,6 +193,6 @@ def test_wrong_checkpoints_are_refused() -> None:
     make = lambda *shape: muster.torch.NorMuon([("w", nn.Parameter(torch.ones(*shape)))])  # noqa: E731
     _misuse(lambda: make(4, 4).load_state_dict(make(4, 5).state_dict()), "w:momentum")
     foreign = torch.optim.SGD([torch.ones(1)], momentum=0.9).state_dict()
-    foreign["state"] = {0: {"momentum_buffer": torch.ones(1)}}
-    _misuse(lambda: make(4, 4).load_state_dict(foreign), "w:momentum_buffer")
+    foreign["state"] = {0: {"square_avg": torch.ones(1)}}
+    _misuse(lambda: make(4, 4).load_state_dict(foreign), "w:square_avg")
     _misuse(lambda: make(4, 4).load_state_dict({}), "state")

@@ -6,6 +6,8 @@ import ctypes
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
+from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -23,10 +25,15 @@ def _view(address: int, size: int) -> torch.Tensor:
 class _Messages:
     """Starts messages on a process group; the engine calls ``post``, alike on every rank."""
 
+    made: ClassVar[WeakKeyDictionary[dist.ProcessGroup, int]] = WeakKeyDictionary()
+
     def __init__(self, group: dist.ProcessGroup, timeout: timedelta) -> None:
         self.group = group
         self.timeout = timeout
         self.posted = 0
+        # Which one this is of those on the same group: their messages are kept apart.
+        self.number = self.made.get(group, 0)
+        self.made[group] = self.number + 1
 
     def post(self, name: str, sends: list[Message], receives: list[Message]) -> Callable[[], None]:
         self.posted += 1
@@ -47,7 +54,7 @@ class _Messages:
     def _tag(self, name: str, size: int) -> int:
         # Ranks that disagree then wait for messages that never come, until the timeout. Gloo would end the process of a
         # rank that receives more bytes than it expects.
-        return zlib.crc32(f"{self.posted} {size} {name}".encode()) & 0x7FFFFFFF
+        return zlib.crc32(f"{self.number} {self.posted} {size} {name}".encode()) & 0x7FFFFFFF
 
 
 def make_communicator(group: dist.ProcessGroup | None, timeout: timedelta) -> _muster.Communicator:

@@ -15,7 +15,7 @@ from .. import _muster
 from .communicator import make_communicator
 from .groups import DEFAULTS, check_keys, fill_group, make_parameter
 from .layout import Meshes, TensorLayout, local, local_shape, merge, read_layout
-from .state import check_overlap, export_state, import_state
+from .state import check_overlap, export_state, from_torch, import_state
 
 _DTYPES = {torch.float32: _muster.Dtype.f32, torch.bfloat16: _muster.Dtype.bf16}
 _WEIGHT_FORMS = {
@@ -158,40 +158,34 @@ class NorMuon(torch.optim.Optimizer):
 
     def _build(self) -> None:
         """Plans for the groups as they are now."""
-        names, error = self._name_parameters(), None
+        names = self._name_parameters()
         tensors = [p for group in self.param_groups for p in group["params"]]
         layouts: list[TensorLayout] = []
+        parameters: list[_muster.Parameter] = []
+        error = None
         try:
             layouts = [self._read(name, p) for name, p in zip(names, tensors)]
             check_overlap(names, [local(p) for p in tensors])
-        except ValueError as caught:
+            self._options.groups = self._make_groups(names)
+            owners = [group for group in self.param_groups for _ in group["params"]]
+            parameters = [make_parameter(s.name, s.shape, _DTYPES[p.dtype], g) for s, p, g in zip(layouts, tensors, owners)]
+        except (ValueError, TypeError) as caught:
             error = str(caught)
-        merged = self._agree(layouts, error)
+        meshes = Meshes()
+        for parameter, layout in zip(parameters, self._agree(layouts, error)):
+            parameter.layout = meshes.layout(layout)
 
         problem = _muster.Problem()
         problem.model, problem.ranks = "torch", self._communicator.size
-        problem.wire, problem.grad_sync = self._wire, self._grad_sync
-        meshes, parameters, memory, engine_groups, extras = Meshes(), [], [], [], []
-        at = 0
-        for index, group in enumerate(self.param_groups):
-            engine_groups.append(_muster.Group())
-            try:
-                fill_group(engine_groups[-1], group)
-                engine_groups[-1].validate()
-            except (ValueError, TypeError) as bad:
-                raise ValueError(f"param group {index} (of '{names[at]}'): {bad}") from None
-            for tensor in group["params"]:
-                layout = merged[at]
-                parameter = make_parameter(layout.name, layout.shape, _DTYPES[tensor.dtype], group)
-                parameter.layout = meshes.layout(layout)
-                parameters.append(parameter)
-                form = _muster.WeightForm.f32 if tensor.dtype == torch.float32 else self._bf16_form
-                extras.append(_extra(local(tensor), form))
-                extra = 0 if extras[-1] is None else extras[-1].data_ptr()
-                memory.append(_muster.ParameterMemory(local(tensor).data_ptr(), form, index, extra))
-                at += 1
         problem.meshes, problem.parameters = meshes.meshes, parameters
-        self._options.groups = engine_groups
+        problem.wire, problem.grad_sync = self._wire, self._grad_sync
+        forms = [_muster.WeightForm.f32 if p.dtype == torch.float32 else self._bf16_form for p in tensors]
+        extras = [_extra(local(p), form) for p, form in zip(tensors, forms)]
+        numbers = [number for number, group in enumerate(self.param_groups) for _ in group["params"]]
+        memory = [
+            _muster.ParameterMemory(local(p).data_ptr(), form, number, 0 if extra is None else extra.data_ptr())
+            for p, form, number, extra in zip(tensors, forms, numbers, extras)
+        ]
         try:
             self._engine = _muster.Optimizer(problem, self._options, self._communicator, memory)
         except ValueError as refused:
@@ -203,6 +197,19 @@ class NorMuon(torch.optim.Optimizer):
         self._addresses = [local(p).data_ptr() for p in tensors]
         self._mark_state()
         self._engine_groups = [self._engine.group(g) for g in range(len(self.param_groups))]
+
+    def _make_groups(self, names: list[str]) -> list[_muster.Group]:
+        groups, at = [], 0
+        for index, group in enumerate(self.param_groups):
+            groups.append(_muster.Group())
+            try:
+                fill_group(groups[-1], group)
+                groups[-1].validate()
+            except (ValueError, TypeError) as bad:
+                first = f" (of '{names[at]}')" if group["params"] else ""
+                raise ValueError(f"param group {index}{first}: {bad}") from None
+            at += len(group["params"])
+        return groups
 
     def _name_parameters(self) -> list[str]:
         """The names torch was given, without what wrappers put in front; else by group and place."""
@@ -337,20 +344,28 @@ class NorMuon(torch.optim.Optimizer):
         return out
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From any layout and number of ranks. What is missing starts from zero. All ranks together."""
+        """From any layout and number of ranks; also of torch.optim.Muon and AdamW with the same groups.
+
+        What is missing starts from zero. All ranks together.
+        """
         for key in ("state", "param_groups"):
             if key not in state_dict:
                 raise ValueError(f"state_dict: no {key!r}; was it made by an optimizer?")
         # As torch does it, by place in the groups: keys are numbers, or names in torch.distributed.checkpoint.
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         # Without the states, which torch would cast to the dtypes of their parameters.
+        before = [dict(group) for group in self.param_groups]
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        for group, old in zip(self.param_groups, before):
+            for key, value in old.items():
+                group.setdefault(key, value)  # what another version, or another optimizer, does not know
         self._mark_state()
         names = dict(zip(keys, self._names))
         for key in state_dict["state"]:
             if key not in names:
                 raise ValueError(f"state_dict: it has state of {key!r}, which is in none of its param_groups")
-        import_state(self._engine, {names[key]: entries for key, entries in state_dict["state"].items()})
+        given = {names[key]: from_torch(entries) for key, entries in state_dict["state"].items()}
+        import_state(self._engine, given)
 
     def _mark_state(self) -> None:
         # torch.distributed.checkpoint makes a step with gradients of zero if it takes an optimizer for stateless.

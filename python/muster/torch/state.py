@@ -80,6 +80,24 @@ def import_state(engine: _muster.Optimizer, given: Mapping[str, Mapping[str, Any
     engine.import_state(tensors)
 
 
+#: What torch.optim.Muon and AdamW call the same things.
+_TORCH_NAMES = {"momentum_buffer": "momentum", "exp_avg": "first", "exp_avg_sq": "second", "step": "updates"}
+
+
+def from_torch(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A parameter's state of torch.optim.Muon or AdamW as ours; ours as it is.
+
+    Both keep averages, as we do by default (``momentum_form="ema"``), in the dtype of the parameter.
+    """
+    if not entries.keys() & _TORCH_NAMES.keys():
+        return entries
+    out: dict[str, Any] = {}
+    for name, value in entries.items():
+        whole = torch.as_tensor(value.full_tensor() if isinstance(value, DTensor) else value)
+        out[_TORCH_NAMES.get(name, name)] = whole.to(torch.int64) if name == "step" else whole.float()
+    return out
+
+
 def to_bytes(tensor: torch.Tensor) -> bytes:
     """Its elements, row-major."""
     flat = tensor.contiguous().reshape(-1)
