@@ -247,8 +247,7 @@ class NorMuon(torch.optim.Optimizer):
             if error is not None:
                 raise ValueError(error)
             return layouts
-        everybody: list[Any] = [None] * self._communicator.size
-        dist.all_gather_object(everybody, (layouts, error), group=self._process_group)
+        everybody = self._gather((layouts, error))
         for rank, (_, theirs) in enumerate(everybody):
             if theirs is not None:
                 raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}")
@@ -259,12 +258,20 @@ class NorMuon(torch.optim.Optimizer):
                 )
         return [merge(views) for views in zip(*(theirs for theirs, _ in everybody))]
 
+    def _gather(self, mine: Any) -> list[Any]:
+        if self._communicator.size == 1:
+            return [mine]
+        everybody: list[Any] = [None] * self._communicator.size
+        dist.all_gather_object(everybody, mine, group=self._process_group)
+        return everybody
+
     # A step.
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step from the gradients as they are. Returns what the closure returns.
 
+        A parameter that has moved (FSDP2 pads uneven shards before the first forward, say) is followed: all ranks plan anew.
         A parameter without gradient on any rank sits out; where only some shards have none, theirs are zero. What is
         wrong with the input is a ValueError on every rank and changes nothing.
         """
@@ -272,14 +279,12 @@ class NorMuon(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        gradients = self._prepare()
-        self._engine.step([0 if g is None else g.data_ptr() for g in gradients], self._step_options)
+        self._run(lambda gradients: self._engine.step(gradients, self._step_options))
         return loss
 
     def grad_norm(self) -> float:
         """The norm of all gradients, the same bits for every layout. All ranks together."""
-        gradients = self._prepare()
-        return self._engine.grad_norm([0 if g is None else g.data_ptr() for g in gradients])
+        return self._run(lambda gradients: self._engine.grad_norm(gradients))
 
     @torch.no_grad()
     def clip_grad_norm(self, max_norm: float) -> float:
@@ -292,22 +297,37 @@ class NorMuon(torch.optim.Optimizer):
                     local(parameter.grad).mul_(scale)
         return norm
 
-    def _prepare(self) -> list[torch.Tensor | None]:
-        """Sets the engine's hyperparameters; this rank's gradients, contiguous."""
+    def _run(self, work: Callable[[list[int]], Any]) -> Any:
+        """Calls the engine with the addresses of this rank's gradients. Raises what any rank found wrong, on all."""
+        error, gradients = None, []
+        moved = any(local(p).data_ptr() != address for p, address in zip(self._tensors, self._addresses))
         try:
             for out, group in zip(self._engine_groups, self.param_groups):
                 fill_group(out, group)
-            gradients = [self._gradient(i, p) for i, p in enumerate(self._tensors)]
-        except (ValueError, TypeError):
-            self._refuse()
-            raise
-        return gradients
+            gradients = [] if moved else [self._gradient(i, p) for i, p in enumerate(self._tensors)]
+        except (ValueError, TypeError) as caught:
+            error, gradients = str(caught), []
+        try:
+            # The engine refuses a list that is too short, on every rank: nobody waits for this one.
+            return work([0 if g is None else g.data_ptr() for g in gradients])
+        except ValueError as refused:
+            reason = refused
+        everybody = self._gather((error, moved))
+        for rank, (theirs, _) in enumerate(everybody):
+            if theirs is not None:
+                raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}") from None
+        if not any(moved for _, moved in everybody):
+            raise reason
+        self._rebuild()
+        return self._run(work)
+
+    def _rebuild(self) -> None:
+        """Plans anew, with the state there is."""
+        state = export_state(self._engine, self._by_name)
+        self._build()
+        import_state(self._engine, state)
 
     def _gradient(self, index: int, parameter: torch.Tensor) -> torch.Tensor | None:
-        if local(parameter).data_ptr() != self._addresses[index]:
-            raise ValueError(
-                f"parameter '{self._names[index]}' has moved since this optimizer was made; move and cast models first"
-            )
         grad = parameter.grad
         if grad is None:
             return None
@@ -326,13 +346,6 @@ class NorMuon(torch.optim.Optimizer):
         if grad.dtype != parameter.dtype:
             raise ValueError(f"parameter '{name}': its gradient is {grad.dtype}, it is {parameter.dtype}")
         return local(grad).contiguous()
-
-    def _refuse(self) -> None:
-        """Tells the other ranks, which wait for this one, that it makes no step: they raise too."""
-        try:
-            self._engine.step([], self._step_options)
-        except ValueError:
-            pass
 
     # State.
 
