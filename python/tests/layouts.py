@@ -61,7 +61,11 @@ def hsdp(model: Model, ranks: int) -> None:
 
 
 def _parallelize(model: Model, mesh) -> None:
-    parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel(), "small": ColwiseParallel(), "odd": ColwiseParallel()})
+    parallelize_module(
+        model,
+        mesh,
+        {"up": ColwiseParallel(), "down": RowwiseParallel(), "small": ColwiseParallel(), "odd": ColwiseParallel()},
+    )
 
 
 def tp(model: Model, ranks: int) -> None:

@@ -40,7 +40,10 @@ def _missing_on_one_rank(rank: int, ranks: int) -> None:
     for step in range(1, STEPS + 1):
         trained.step(step, lambda name, mine: None if rank == ranks - 1 and name in names else torch.ones(mine.shape))
         # Zero where the last rank had none.
-        reference.step(step, lambda name, all: 1.0 - torch.isin(all, last[name]).float() if name in names else torch.ones(all.shape))
+        reference.step(
+            step,
+            lambda name, all: 1.0 - torch.isin(all, last[name]).float() if name in names else torch.ones(all.shape),
+        )
     assert_same(trained, reference, "grads missing on one rank")
 
 

@@ -138,7 +138,8 @@ def test_frozen_and_unused_parameters_sit_out() -> None:
 def test_parameters_that_move_are_followed(bf16_weights: str) -> None:
     model, twin = _model().bfloat16(), _model().bfloat16()
     optimizers = [
-        muster.torch.NorMuon(muster.torch.param_groups(m, verbose=False), bf16_weights=bf16_weights) for m in (model, twin)
+        muster.torch.NorMuon(muster.torch.param_groups(m, verbose=False), bf16_weights=bf16_weights)
+        for m in (model, twin)
     ]
     for step in range(4):
         for each, optimizer in zip((model, twin), optimizers):

@@ -85,7 +85,9 @@ def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[i
     return [rows // heads] * heads
 
 
-def make_parameter(name: str, shape: tuple[int, ...], dtype: _muster.Dtype, group: Mapping[str, Any]) -> _muster.Parameter:
+def make_parameter(
+    name: str, shape: tuple[int, ...], dtype: _muster.Dtype, group: Mapping[str, Any]
+) -> _muster.Parameter:
     """A parameter of the problem, but for its layout. Raises ValueError naming it."""
     out = _muster.Parameter()
     out.name, out.shape, out.dtype, out.grad_dtype = name, list(shape), dtype, dtype

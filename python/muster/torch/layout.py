@@ -55,7 +55,9 @@ def _axis_placement(name: str, placement: Any) -> AxisPlacement:
     raise ValueError(f"parameter '{name}': placement {placement} is not supported; Shard and Replicate are")
 
 
-def _order(axes: Sequence[tuple[str, int]], placements: Sequence[AxisPlacement]) -> tuple[list[AxisPlacement], list[int]]:
+def _order(
+    axes: Sequence[tuple[str, int]], placements: Sequence[AxisPlacement]
+) -> tuple[list[AxisPlacement], list[int]]:
     """Which axes split first, and the placements then.
 
     FSDP2 over TP says ``_StridedShard(0, split_factor=tp), Shard(0)``: what it did was to split what each TP rank has.
@@ -93,7 +95,9 @@ def read_layout(name: str, tensor: torch.Tensor, group: dist.ProcessGroup | None
         mesh, placements = declared
         shape = None
     else:
-        return TensorLayout(name, tuple(tensor.shape), dtype, (("replicate", len(world)),), tuple(world), (AxisPlacement(),))
+        return TensorLayout(
+            name, tuple(tensor.shape), dtype, (("replicate", len(world)),), tuple(world), (AxisPlacement(),)
+        )
     if group is None:
         raise ValueError(f"parameter '{name}' is on a mesh, but there is no process group")
     names = mesh.mesh_dim_names or tuple(f"axis{i}" for i in range(mesh.ndim))
@@ -150,7 +154,11 @@ def merge(views: Sequence[TensorLayout]) -> TensorLayout:
     first = views[0]
     for rank, view in enumerate(views):
         if replace(view, ranks=first.ranks) != first:
-            what = next(f for f in ("name", "shape", "dtype", "axes", "placements", "order") if getattr(view, f) != getattr(first, f))
+            what = next(
+                f
+                for f in ("name", "shape", "dtype", "axes", "placements", "order")
+                if getattr(view, f) != getattr(first, f)
+            )
             raise ValueError(
                 f"parameter '{first.name}': ranks disagree on its {what}: {getattr(first, what)} on rank 0, "
                 f"{getattr(view, what)} on rank {rank}"

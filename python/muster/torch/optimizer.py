@@ -168,7 +168,9 @@ class NorMuon(torch.optim.Optimizer):
             check_overlap(names, [local(p) for p in tensors])
             self._options.groups = self._make_groups(names)
             owners = [group for group in self.param_groups for _ in group["params"]]
-            parameters = [make_parameter(s.name, s.shape, _DTYPES[p.dtype], g) for s, p, g in zip(layouts, tensors, owners)]
+            parameters = [
+                make_parameter(s.name, s.shape, _DTYPES[p.dtype], g) for s, p, g in zip(layouts, tensors, owners)
+            ]
         except (ValueError, TypeError) as caught:
             error = str(caught)
         meshes = Meshes()
@@ -227,7 +229,9 @@ class NorMuon(torch.optim.Optimizer):
             raise ValueError(f"parameter '{name}' is on {tensor.device}: only the CPU is supported so far")
         mine = local(tensor)
         if not mine.is_contiguous():
-            raise ValueError(f"parameter '{name}': not contiguous, strides {mine.stride()} of shape {tuple(mine.shape)}")
+            raise ValueError(
+                f"parameter '{name}': not contiguous, strides {mine.stride()} of shape {tuple(mine.shape)}"
+            )
         layout = read_layout(name, tensor, self._process_group, self._declared.get(tensor))
         if isinstance(tensor, DTensor):
             expected = local_shape(layout, self._communicator.rank)

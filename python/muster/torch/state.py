@@ -107,7 +107,9 @@ def to_bytes(tensor: torch.Tensor) -> bytes:
 def check_overlap(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
     """Raises ValueError naming two parameters that share memory: both would update it."""
     spans = sorted(
-        (t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), name) for name, t in zip(names, tensors) if t.numel()
+        (t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), name)
+        for name, t in zip(names, tensors)
+        if t.numel()
     )
     for (_, end, first), (begin, _, second) in zip(spans, spans[1:]):
         if begin < end:
