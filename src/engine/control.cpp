@@ -54,7 +54,8 @@ void Control::for_gradients(Gradients gradients, const std::vector<bool>& active
   for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
     std::vector<kernels::ValueBlock> blocks;
     for (size_t p = 0; p < active.size(); ++p) {
-      const bool there = active[p] && holdings_.any(p) && gradients[p] != nullptr;
+      // On a device absent ones are blocks too: the calls of a step must not depend on who has a gradient.
+      const bool there = active[p] && holdings_.any(p) && (stream_ != nullptr || gradients[p] != nullptr);
       if (there && problem_.parameters[p].grad_dtype == dtype) blocks.push_back(shard(p, gradients[p]));
     }
     if (!blocks.empty()) f(dtype, blocks);
@@ -186,7 +187,7 @@ void Control::enqueue(Gradients gradients, const StepOptions& options, int64_t n
   } else if (options.non_finite != NonFinite::kIgnore) {
     stream_->clear(bad_, static_cast<int64_t>(parameters * sizeof(int64_t)));
     for (size_t p = 0; p < parameters; ++p) {
-      if (!due[p] || !holdings_.any(p) || gradients[p] == nullptr) continue;
+      if (!due[p] || !holdings_.any(p)) continue;
       const kernels::ValueBlock block = shard(p, gradients[p]);
       kernels_.count_non_finite(problem_.parameters[p].grad_dtype, {&block, 1}, bad_ + p);
     }
@@ -233,6 +234,18 @@ void Control::read_norms(double grad_scale) {
     SumOfSquares sum;
     std::copy_n(words.data() + p * SumOfSquares::kWords, SumOfSquares::kWords, sum.words().begin());
     recorder_.stats.parameters[p].grad_norm = std::sqrt(sum.value()) * std::abs(grad_scale);
+  }
+}
+
+void Control::report_changes(std::vector<SumOfSquares>& changes, int64_t number, Communicator& communicator) {
+  std::vector<int64_t> words;
+  for (const SumOfSquares& sum : changes) words.insert(words.end(), sum.words().begin(), sum.words().end());
+  communicator.all_reduce(words, ReduceOp::kSum, fmt::format("step {} changes", number))->wait();
+  for (size_t p = 0; p < changes.size(); ++p) {
+    std::copy_n(words.begin() + static_cast<int64_t>(p) * SumOfSquares::kWords, SumOfSquares::kWords,
+                changes[p].words().begin());
+    const auto elements = static_cast<double>(element_count(problem_.parameters[p].shape));
+    recorder_.stats.parameters[p].update_rms = elements > 0 ? std::sqrt(changes[p].value() / elements) : 0;
   }
 }
 

@@ -155,8 +155,9 @@ struct Workspace {
 struct ValueBlock {
   int64_t rows = 0;
   int64_t columns = 0;
-  const void* data = nullptr;
+  const void* data = nullptr;  // null: nothing to see
   int64_t stride = 0;
+  const int32_t* active = nullptr;
 };
 
 // Rows of elements of a given width.
@@ -261,8 +262,7 @@ std::unique_ptr<Kernels> make_cpu_kernels(const CpuOptions& options);
 
 struct CudaOptions {
   int device = 0;
-  void* stream =
-      nullptr;  // a cudaStream_t: work is enqueued after what is there, and is done when it is. Null: its own
+  std::optional<void*> stream{};  // the caller's cudaStream_t, 0 being the default one; steps and it keep their order
 };
 
 bool cuda_available();                                                   // built in, and there is a device

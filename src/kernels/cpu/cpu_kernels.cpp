@@ -218,6 +218,7 @@ class CpuKernels final : public Kernels {
     check_dtype(dtype, "values");
     std::vector<SumOfSquares> sums(static_cast<size_t>(pool_.threads()));
     each_piece(pool_, blocks, cut_of<ValueBlock>, [&](const ValueBlock& block, const Piece& piece, int thread) {
+      if (block.data == nullptr || sits_out(block)) return;
       SumOfSquares& mine = sums[static_cast<size_t>(thread)];
       const void* data = row_of(dtype, block, piece, 0);
       if (dtype == Dtype::kF32) {
@@ -235,6 +236,7 @@ class CpuKernels final : public Kernels {
     check_dtype(dtype, "values");
     std::atomic<bool> finite{true};
     each_piece(pool_, blocks, cut_of<ValueBlock>, [&](const ValueBlock& block, const Piece& piece, int) {
+      if (block.data == nullptr || sits_out(block)) return;
       for (int64_t i = 0; i < piece.rows; ++i) {
         if (!elementwise_.all_finite(dtype, row_of(dtype, block, piece, i), piece.columns)) finite = false;
       }
@@ -245,6 +247,7 @@ class CpuKernels final : public Kernels {
   void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
     check_dtype(dtype, "values");
     each_piece(pool_, blocks, cut_of<ValueBlock>, [&](const ValueBlock& block, const Piece& piece, int) {
+      if (block.data == nullptr || sits_out(block)) return;
       for (int64_t i = 0; i < piece.rows; ++i) {
         elementwise_.zero_non_finite(dtype, const_cast<void*>(row_of(dtype, block, piece, i)), piece.columns);
       }

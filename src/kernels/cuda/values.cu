@@ -17,6 +17,8 @@ __device__ uint32_t magnitude(T value) {
   return cpu::bits_of(cpu::load(value)) & 0x7fffffffu;
 }
 
+__device__ bool absent(const ValueBlock& block) { return block.data == nullptr || !is_active(block.active); }
+
 // A chunk of values, 16 bytes at a time.
 template <typename T>
 struct ValueOperand {
@@ -142,6 +144,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_kernel(Call<SumOptions, Value
   if (thread < kWords) words[thread] = 0;
 
   const auto [block, chunk] = call.part();
+  if (absent(block)) return;
   SquareBody<T> body(block, chunk, &bins[0][thread]);
   each<kVector<T>, 32 / kVector<T>>(body, chunk);
 
@@ -180,6 +183,7 @@ struct CountOptions {
 template <typename T>
 __global__ void __launch_bounds__(kThreads) count_kernel(Call<CountOptions, ValueBlock> call) {
   const auto [block, chunk] = call.part();
+  if (absent(block)) return;
   FiniteBody<T> body(block, chunk);
   each<kVector<T>, 4>(body, chunk);
   const bool found = __syncthreads_or(body.largest >= kInfinity ? 1 : 0) != 0;
@@ -212,6 +216,7 @@ struct NoOptions {};
 template <typename T>
 __global__ void __launch_bounds__(kThreads) zero_kernel(Call<NoOptions, ValueBlock> call) {
   const auto [block, chunk] = call.part();
+  if (absent(block)) return;
   ZeroBody<T> body(block, chunk);
   each<kVector<T>, 4>(body, chunk);
 }

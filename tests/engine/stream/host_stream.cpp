@@ -136,6 +136,7 @@ class HostStream final : public Kernels, public Stream {
   }
   int64_t launches() const override { return launches_; }
   int64_t step() const override { return step_; }
+  bool idle() override { return true; }
   bool done(int64_t) override { return true; }
   std::span<const std::byte> sent(int64_t step) const override { return sent_[step % kStepsInFlight]; }
   int stamp(bool) override {
