@@ -158,6 +158,7 @@ struct ValueBlock {
   const void* data = nullptr;  // null: nothing to see
   int64_t stride = 0;
   const int32_t* active = nullptr;
+  int64_t number = 0;  // which of several sums or words it counts towards
 };
 
 // Rows of elements of a given width.
@@ -245,10 +246,11 @@ class Kernels {
     apply(apply_options, blocks);
   }
 
-  // Adds every value's square to SumOfSquares::kWords words on the device, exactly; counts what is not finite there.
+  // Adds every value's square to the sum of its block's number, each SumOfSquares::kWords words on the device, exactly;
+  // counts what is not finite there.
   virtual void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) = 0;
-  // Adds 1 or more to a word on the device if there is NaN or infinity.
-  virtual void count_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* count) = 0;
+  // Writes 1 to found[number], a word on the device, if there is NaN or infinity in a block of that number.
+  virtual void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found) = 0;
   // Writes 0 over them (through the pointers, in spite of their const).
   virtual void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) = 0;
 };

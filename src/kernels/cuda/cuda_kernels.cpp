@@ -108,8 +108,8 @@ class CudaKernels final : public Kernels, public Stream {
   void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {
     cuda::sum_squares(dtype, blocks, words, queue_);
   }
-  void count_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* count) override {
-    cuda::count_non_finite(dtype, blocks, count, queue_);
+  void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found) override {
+    cuda::find_non_finite(dtype, blocks, found, queue_);
   }
   void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
     cuda::zero_non_finite(dtype, blocks, queue_);
