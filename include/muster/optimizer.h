@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,9 +39,9 @@ struct Device {
   enum class Kind : uint8_t { kCpu, kCuda };
   Kind kind = Kind::kCpu;
   int index = 0;
-  // A cudaStream_t: a step takes gradients as they are when what is enqueued there is done, and leaves new weights to
-  // what is enqueued next. Null: its own.
-  void* stream = nullptr;
+  // The caller's cudaStream_t (0: the default one): a step takes gradients as they are when what is enqueued there is
+  // done, and leaves new weights to what is enqueued next. None: the caller sees to the order, with synchronize().
+  std::optional<void*> stream{};
 };
 bool cuda_available();  // built in, and there is a device
 

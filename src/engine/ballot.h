@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "plan/hash.h"
 
@@ -16,9 +17,12 @@ inline int64_t ballot(uint64_t value, int32_t index, int32_t members) {
     return hash.value();
   };
   if (index + 1 < members) return static_cast<int64_t>(value * weight(index));
-  uint64_t rest = 0;
-  for (int32_t i = 0; i + 1 < members; ++i) rest -= weight(i);
-  return static_cast<int64_t>(value * rest);
+  thread_local std::pair<int32_t, uint64_t> last{1, 0};  // members, and what is left for the last of them
+  if (last.first != members) {
+    last = {members, 0};
+    for (int32_t i = 0; i + 1 < members; ++i) last.second -= weight(i);
+  }
+  return static_cast<int64_t>(value * last.second);
 }
 
 }  // namespace muster::engine

@@ -50,12 +50,13 @@ Control::Control(const Problem& problem, const Holdings& holdings, std::span<con
 }
 
 template <typename F>
-void Control::for_gradients(Gradients gradients, const std::vector<bool>& active, F f) const {
+void Control::for_gradients(Gradients gradients, const std::vector<bool>& active, bool each, F f) const {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
     std::vector<kernels::ValueBlock> blocks;
     for (size_t p = 0; p < active.size(); ++p) {
-      const bool there = active[p] && holdings_.any(p) && gradients[p] != nullptr;
-      if (there && problem_.parameters[p].grad_dtype == dtype) blocks.push_back(shard(p, gradients[p]));
+      // On a device absent ones are blocks too: the calls of a step must not depend on who has a gradient.
+      const bool there = active[p] && holdings_.any(p) && (stream_ != nullptr || gradients[p] != nullptr);
+      if (there && problem_.parameters[p].grad_dtype == dtype) blocks.push_back(shard(p, gradients[p], each));
     }
     if (!blocks.empty()) f(dtype, blocks);
   }
@@ -82,29 +83,17 @@ void Control::add_squares(Gradients gradients, const std::vector<bool>& active, 
     travels[p] = active[p] && averaged(p);
     stays[p] = active[p] && !travels[p] && holdings_.replica[p] == 0;
   }
-  const auto sum_of = [&](size_t p) { return each ? words + p * SumOfSquares::kWords : words; };
   {
     const auto timed = recorder_.span(Stage::kControl);
-    if (each) {
-      for (size_t p = 0; p < parameters; ++p) {
-        std::vector<bool> one(parameters);
-        one[p] = stays[p];
-        if (stays[p]) {
-          for_gradients(gradients, one,
-                        [&](Dtype dtype, const auto& blocks) { kernels_.sum_squares(dtype, blocks, sum_of(p)); });
-        }
-      }
-    } else {
-      for_gradients(gradients, stays,
-                    [&](Dtype dtype, const auto& blocks) { kernels_.sum_squares(dtype, blocks, words); });
-    }
+    for_gradients(gradients, stays, each,
+                  [&](Dtype dtype, const auto& blocks) { kernels_.sum_squares(dtype, blocks, words); });
   }
   if (std::find(travels.begin(), travels.end(), true) == travels.end()) return;
   const StepInput input{gradients, 1, number, nullptr, nullptr, nullptr};
   executor_.average(program_(travels), input, link, [&](int32_t p, const float* average, int64_t count) {
     const auto timed = recorder_.span(Stage::kControl);
-    const kernels::ValueBlock block{1, count, average, count};
-    kernels_.sum_squares(Dtype::kF32, {&block, 1}, sum_of(static_cast<size_t>(p)));
+    const kernels::ValueBlock block{1, count, average, count, nullptr, each ? p : 0};
+    kernels_.sum_squares(Dtype::kF32, {&block, 1}, words);
   });
 }
 
@@ -112,11 +101,8 @@ void Control::add_squares(Gradients gradients, const std::vector<bool>& active, 
 bool Control::screen(Gradients gradients, const std::vector<bool>& active, NonFinite policy, int64_t number,
                      Communicator& communicator) {
   std::vector<int64_t> bad(active.size());
-  for (size_t p = 0; p < active.size(); ++p) {
-    if (!active[p] || !holdings_.any(p) || gradients[p] == nullptr) continue;
-    const kernels::ValueBlock block = shard(p, gradients[p]);
-    kernels_.count_non_finite(problem_.parameters[p].grad_dtype, {&block, 1}, &bad[p]);
-  }
+  for_gradients(gradients, active, true,
+                [&](Dtype dtype, const auto& blocks) { kernels_.find_non_finite(dtype, blocks, bad.data()); });
   const std::vector<int64_t> mine = bad;
   reduce(bad.data(), bad.size(), number, "finiteness", {&communicator, nullptr});
   if (std::all_of(bad.begin(), bad.end(), [](int64_t n) { return n == 0; })) return false;
@@ -124,7 +110,7 @@ bool Control::screen(Gradients gradients, const std::vector<bool>& active, NonFi
   if (policy == NonFinite::kSkipStep) return true;
   for (size_t p = 0; p < active.size(); ++p) {
     if (mine[p] == 0) continue;
-    const kernels::ValueBlock block = shard(p, gradients[p]);
+    const kernels::ValueBlock block = shard(p, gradients[p], false);
     kernels_.zero_non_finite(problem_.parameters[p].grad_dtype, {&block, 1});
   }
   return false;
@@ -182,14 +168,12 @@ void Control::enqueue(Gradients gradients, const StepOptions& options, int64_t n
   stream_->decide(words_, static_cast<int64_t>(layout_.zeros), words_ + layout_.present, active, verdict_);
   const std::vector<bool> due = by_schedule(number);
   if (options.non_finite == NonFinite::kZero) {
-    for_gradients(gradients, due, [&](Dtype dtype, const auto& blocks) { kernels_.zero_non_finite(dtype, blocks); });
+    for_gradients(gradients, due, false,
+                  [&](Dtype dtype, const auto& blocks) { kernels_.zero_non_finite(dtype, blocks); });
   } else if (options.non_finite != NonFinite::kIgnore) {
     stream_->clear(bad_, static_cast<int64_t>(parameters * sizeof(int64_t)));
-    for (size_t p = 0; p < parameters; ++p) {
-      if (!due[p] || !holdings_.any(p) || gradients[p] == nullptr) continue;
-      const kernels::ValueBlock block = shard(p, gradients[p]);
-      kernels_.count_non_finite(problem_.parameters[p].grad_dtype, {&block, 1}, bad_ + p);
-    }
+    for_gradients(gradients, due, true,
+                  [&](Dtype dtype, const auto& blocks) { kernels_.find_non_finite(dtype, blocks, bad_); });
     reduce(bad_, parameters, number, "finiteness", link);
     stream_->refuse({bad_, parameters}, active, verdict_);
   }
@@ -233,6 +217,18 @@ void Control::read_norms(double grad_scale) {
     SumOfSquares sum;
     std::copy_n(words.data() + p * SumOfSquares::kWords, SumOfSquares::kWords, sum.words().begin());
     recorder_.stats.parameters[p].grad_norm = std::sqrt(sum.value()) * std::abs(grad_scale);
+  }
+}
+
+void Control::report_changes(std::vector<SumOfSquares>& changes, int64_t number, Communicator& communicator) {
+  std::vector<int64_t> words;
+  for (const SumOfSquares& sum : changes) words.insert(words.end(), sum.words().begin(), sum.words().end());
+  communicator.all_reduce(words, ReduceOp::kSum, fmt::format("step {} changes", number))->wait();
+  for (size_t p = 0; p < changes.size(); ++p) {
+    std::copy_n(words.begin() + static_cast<int64_t>(p) * SumOfSquares::kWords, SumOfSquares::kWords,
+                changes[p].words().begin());
+    const auto elements = static_cast<double>(element_count(problem_.parameters[p].shape));
+    recorder_.stats.parameters[p].update_rms = elements > 0 ? std::sqrt(changes[p].value() / elements) : 0;
   }
 }
 

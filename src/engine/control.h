@@ -59,6 +59,9 @@ class Control {
   // Norms of single parameters after a step with parameter_stats; waits.
   void read_norms(double grad_scale);
 
+  // From the squares of what ranks added to weights: their RMS, to the recorder.
+  void report_changes(std::vector<kernels::SumOfSquares>& changes, int64_t number, Communicator& communicator);
+
   StepQuestion question(int64_t number, const Communicator& communicator) const {
     return {problem_, holdings_, memory_, groups_, number, communicator.rank(), communicator.size()};
   }
@@ -72,12 +75,17 @@ class Control {
                    bool each, int64_t* words);
   void reduce(int64_t* words, size_t count, int64_t number, std::string_view what, const Executor::Link& link);
   bool averaged(size_t p) const { return problem_.grad_sync && holdings_.replicas[p] > 1; }
-  kernels::ValueBlock shard(size_t p, const void* data) const {
-    return {1, holdings_.elements[p], data, holdings_.elements[p]};
+  kernels::ValueBlock shard(size_t p, const void* data, bool numbered) const {
+    return {1,
+            holdings_.elements[p],
+            data,
+            holdings_.elements[p],
+            active_ == nullptr ? nullptr : active_ + p,
+            numbered ? static_cast<int64_t>(p) : 0};
   }
-  // Calls f(dtype, blocks) for the gradients that are there, of either dtype.
+  // Calls f(dtype, blocks) for the gradients that are there, of either dtype; `each` with its parameter's number, or 0.
   template <typename F>
-  void for_gradients(Gradients gradients, const std::vector<bool>& active, F f) const;
+  void for_gradients(Gradients gradients, const std::vector<bool>& active, bool each, F f) const;
 
   const Problem& problem_;
   const Holdings& holdings_;

@@ -83,12 +83,20 @@ Executor::Workshop Executor::workshop(const BatchKey& key, bool home, int64_t ma
 }
 
 Executor::Workshop Executor::best_workshop(const BatchKey& key, bool home, size_t matrices) const {
-  auto count = std::min(static_cast<int64_t>(matrices), kernels_.polish_batch({key.rows, key.columns}));
+  const auto most = std::min(static_cast<int64_t>(matrices), kernels_.polish_batch({key.rows, key.columns}));
+  const auto fits = [&](int64_t count) { return workshop(key, home, count).total() <= workspace_.size() / lanes_; };
+  int64_t count = 1;
+  for (int64_t high = most; count < high;) {
+    const int64_t middle = (count + high + 1) / 2;
+    if (fits(middle)) {
+      count = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
   // What is left over from a multiple of it would keep all threads on one matrix, which is slower than one on each.
   const int64_t unit = kernels_.side_by_side();
-  while (count > 1 && workshop(key, home, count).total() > workspace_.size() / lanes_) {
-    count = unit > 1 && count >= 2 * unit ? count / 2 / unit * unit : count - 1;
-  }
+  if (count < most && count > unit) count = count / unit * unit;
   return workshop(key, home, count);
 }
 
@@ -340,9 +348,14 @@ void Executor::watch(const Run& run, int32_t parameter, const Block& block, bool
   }
   std::vector<float> before;
   std::vector<float> after;
-  read_weights(kernels_, memory_[parameter], block, before);
+  const auto read = [&](std::vector<float>& values) {
+    // A peer may be gone: wait where somebody looks for that.
+    if (stream_ != nullptr) run.link.stream->watch([&] { return stream_->idle(); }, "weights before and after");
+    read_weights(kernels_, memory_[parameter], block, values);
+  };
+  read(before);
   change();
-  read_weights(kernels_, memory_[parameter], block, after);
+  read(after);
   for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
   (*run.input.changes)[parameter].add(after.data(), 1, block.elements(), block.elements());
 }

@@ -43,7 +43,7 @@ Executor::Flight Executor::exchange(const Run& run, size_t w, const std::vector<
 // Beside the kernels, and recorded with them.
 void Executor::enqueue(const Run& run, size_t w, std::span<const Send> sends, std::span<const Receive> receives,
                        std::string_view direction, Flight& flight) {
-  std::vector<int64_t> numbers;
+  std::vector<int64_t> numbers{static_cast<int64_t>(sends.size())};
   const auto add = [&](int32_t peer, const void* data, int64_t bytes) {
     numbers.insert(numbers.end(), {peer, reinterpret_cast<intptr_t>(data), bytes});
   };
@@ -86,7 +86,8 @@ void Executor::clear(const Run& run, size_t w, std::span<const Span> spans) {
   constexpr int64_t kWidth = 2;  // divides what any dtype takes
   std::vector<kernels::CopyBlock> blocks;
   for (const Span& span : spans) {
-    blocks.push_back({1, span.bytes / kWidth, nullptr, 0, part(run, w) + span.offset, span.bytes / kWidth});
+    const int64_t columns = span.bytes / kWidth;
+    blocks.push_back({1, columns, nullptr, columns, part(run, w) + span.offset, columns});
   }
   if (!blocks.empty()) kernels_.copy(kWidth, blocks);
 }

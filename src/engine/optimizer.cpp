@@ -1,7 +1,6 @@
 #include "muster/optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
 #include <map>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "engine/control.h"
 #include "engine/executor.h"
 #include "engine/host_bridge.h"
+#include "engine/lent.h"
 #include "engine/program.h"
 #include "engine/recorder.h"
 #include "engine/state.h"
@@ -36,12 +36,6 @@ constexpr size_t kMostPrograms = 16;
 constexpr int kMostThreads = 4096;
 
 }  // namespace
-
-std::string_view name(Stage stage) {
-  constexpr std::string_view kNames[kStages] = {"control",   "pack",        "wait in", "assemble", "orthogonalize",
-                                                "normalize", "elementwise", "stage",   "wait out", "apply"};
-  return kNames[static_cast<size_t>(stage)];
-}
 
 class Optimizer::Impl {
  public:
@@ -133,7 +127,6 @@ class Optimizer::Impl {
   // Waits until only so many steps are under way on the device, and keeps why others were refused; whether the last
   // was.
   bool settle(size_t under_way);
-  void report_changes(std::vector<SumOfSquares>& changes);
   const engine::Program& program(const std::vector<bool>& active);
   engine::StateSlice find_state(const std::string& name);
 
@@ -146,7 +139,8 @@ class Optimizer::Impl {
   std::optional<engine::Holdings> holdings_;
   std::map<std::vector<bool>, engine::Program> programs_;  // by active parameters; empty: all
   std::optional<engine::Control> control_;
-  std::string broken_;  // why no further step is possible
+  std::string broken_;         // why no further step is possible
+  std::vector<Group> agreed_;  // the last that this rank did not refuse
 
   // Steps that a device has been given and whose outcome nobody has looked at.
   struct UnderWay {
@@ -173,6 +167,7 @@ void Optimizer::Impl::build() {
   }
   if (options_.groups.empty()) throw InvalidArgument("groups: none");
   for (const Group& group : options_.groups) muster::validate(group);
+  agreed_ = options_.groups;
   catalog_.emplace(problem_);
   holdings_.emplace(*catalog_, rank_);
   engine::check_memory(problem_, *holdings_, memory_, static_cast<int32_t>(options_.groups.size()), rank_);
@@ -227,18 +222,6 @@ const engine::Program& Optimizer::Impl::program(const std::vector<bool>& active)
   return programs_.emplace(key, engine::compile(*catalog_, plan_, rank_, group_of_, key, *state_)).first->second;
 }
 
-void Optimizer::Impl::report_changes(std::vector<SumOfSquares>& changes) {
-  std::vector<int64_t> words;
-  for (const SumOfSquares& sum : changes) words.insert(words.end(), sum.words().begin(), sum.words().end());
-  communicator_->all_reduce(words, ReduceOp::kSum, fmt::format("step {} changes", recorder_.stats.step))->wait();
-  for (size_t p = 0; p < changes.size(); ++p) {
-    std::copy_n(words.begin() + static_cast<int64_t>(p) * SumOfSquares::kWords, SumOfSquares::kWords,
-                changes[p].words().begin());
-    const auto elements = static_cast<double>(element_count(problem_.parameters[p].shape));
-    recorder_.stats.parameters[p].update_rms = elements > 0 ? std::sqrt(changes[p].value() / elements) : 0;
-  }
-}
-
 const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const StepOptions& options) {
   require_whole();
   return kernels_->stream() == nullptr ? step_on_host(gradients, options) : step_on_stream(gradients, options);
@@ -263,7 +246,7 @@ const StepStats& Optimizer::Impl::step_on_host(std::span<void* const> gradients,
       executor_->run(program(accord.active), input, link_);
       if (options.parameter_stats) {
         const auto timed = recorder_.span(Stage::kControl);
-        report_changes(changes);
+        control_->report_changes(changes, number, *communicator_);
       }
       for (size_t p = 0; p < parameters; ++p) state_->updates()[p] += accord.active[p] ? 1 : 0;
     }
@@ -285,6 +268,13 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
   if (refuses && ranks_ == 1) throw InvalidArgument(fmt::format("{}: {}", what, ballots.refusal));
   const std::vector<void*> none(parameters);
   if (refuses) gradients = none;  // the others wait for this rank's word, and then change nothing
+  // And by what all of them had agreed upon: the shape of a step must not depend on what one of them refuses.
+  std::optional<engine::Lent<std::vector<Group>>> lent;
+  if (refuses) {
+    lent.emplace(options_.groups, agreed_);
+  } else {
+    agreed_ = options_.groups;
+  }
   std::vector<SumOfSquares> changes(options.parameter_stats ? parameters : 0);
   or_break(what, [&] {
     const engine::StepInput input{gradients,          options.grad_scale, number,
@@ -310,7 +300,7 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
   if (options.parameter_stats && !recorder_.stats.skipped) {
     or_break(what, [&] {
       control_->read_norms(options.grad_scale);
-      report_changes(changes);
+      control_->report_changes(changes, number, *communicator_);
     });
   }
   if (!refused) recorder_.finish();
@@ -360,6 +350,8 @@ double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_
   kernels::Stream& stream = *kernels_->stream();
   const engine::Ballots ballots = engine::fill_in(control_->question(number, *communicator_), gradients, options);
   const std::vector<void*> none(problem_.parameters.size());
+  std::optional<engine::Lent<std::vector<Group>>> lent;
+  if (!ballots.refusal.empty()) lent.emplace(options_.groups, agreed_);
   or_break(what, [&] {
     do {
       stream.begin_step(false);
@@ -378,6 +370,14 @@ void Optimizer::Impl::reconnect(Communicator& communicator) {
     throw InvalidArgument(fmt::format("reconnect: rank {} of {}, expected rank {} of {}", communicator.rank(),
                                       communicator.size(), rank_, ranks_));
   });
+  if (broken_.empty()) {
+    try {
+      settle(0);              // in bounded time; ends what waits for a peer that is gone
+    } catch (const Error&) {  // broken_ says so
+    }
+  }
+  under_way_.clear();
+  refused_.clear();
   executor_->abandon();
   if (kernels_->stream() != nullptr) kernels_->stream()->forget();
   connect(communicator);
@@ -428,6 +428,7 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
     by_name.erase(tensor.name);
   }
   if (by_name.empty()) broken_.clear();
+  refused_.clear();
 }
 
 void Optimizer::Impl::save(const std::string& directory) {
@@ -453,6 +454,7 @@ void Optimizer::Impl::load(const std::string& directory) {
     break_off(fmt::format("loading \"{}\"", directory));
   }
   broken_.clear();
+  refused_.clear();
 }
 
 Optimizer::Optimizer(Problem problem, OptimizerOptions options, Communicator& communicator,

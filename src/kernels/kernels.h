@@ -155,8 +155,10 @@ struct Workspace {
 struct ValueBlock {
   int64_t rows = 0;
   int64_t columns = 0;
-  const void* data = nullptr;
+  const void* data = nullptr;  // null: nothing to see
   int64_t stride = 0;
+  const int32_t* active = nullptr;
+  int64_t number = 0;  // which of several sums or words it counts towards
 };
 
 // Rows of elements of a given width.
@@ -244,10 +246,11 @@ class Kernels {
     apply(apply_options, blocks);
   }
 
-  // Adds every value's square to SumOfSquares::kWords words on the device, exactly; counts what is not finite there.
+  // Adds every value's square to the sum of its block's number, each SumOfSquares::kWords words on the device, exactly;
+  // counts what is not finite there.
   virtual void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) = 0;
-  // Adds 1 or more to a word on the device if there is NaN or infinity.
-  virtual void count_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* count) = 0;
+  // Writes 1 to found[number], a word on the device, if there is NaN or infinity in a block of that number.
+  virtual void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found) = 0;
   // Writes 0 over them (through the pointers, in spite of their const).
   virtual void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) = 0;
 };
@@ -261,8 +264,7 @@ std::unique_ptr<Kernels> make_cpu_kernels(const CpuOptions& options);
 
 struct CudaOptions {
   int device = 0;
-  void* stream =
-      nullptr;  // a cudaStream_t: work is enqueued after what is there, and is done when it is. Null: its own
+  std::optional<void*> stream{};  // the caller's cudaStream_t, 0 being the default one; steps and it keep their order
 };
 
 bool cuda_available();                                                   // built in, and there is a device

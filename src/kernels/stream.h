@@ -67,6 +67,8 @@ class Stream {
 
   virtual int64_t launches() const = 0;  // in the last step, replayed ones included
 
+  virtual bool idle() = 0;  // nothing that was enqueued is left
+
   // A step is over on the device. Steps have numbers from 1, by begin_step().
   virtual int64_t step() const = 0;
   virtual bool done(int64_t step) = 0;                              // throws DeviceError

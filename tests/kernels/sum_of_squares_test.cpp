@@ -125,7 +125,7 @@ TEST(SumOfSquares, IsTheSameForEveryThreadCountStrideAndDtype) {
 
 int64_t bad_in(Kernels& kernels, Dtype dtype, const ValueBlock& block) {
   int64_t count = 0;
-  kernels.count_non_finite(dtype, std::span(&block, 1), &count);
+  kernels.find_non_finite(dtype, std::span(&block, 1), &count);
   return count;
 }
 

@@ -25,6 +25,7 @@ ncclConfig_t make_config(int32_t max_blocks) {
 }  // namespace
 
 Ranks::Ranks(const NcclId& id, int32_t rank, int32_t size, int32_t max_blocks, Clock::time_point deadline) {
+  cudaGetDevice(&device_);
   ncclUniqueId unique = {};
   static_assert(sizeof unique.internal == sizeof id.bytes);
   std::memcpy(unique.internal, id.bytes.data(), sizeof unique.internal);
@@ -78,9 +79,7 @@ void Ranks::wait_until_ready(Clock::time_point deadline, std::string_view name) 
 void Ranks::abort() {
   ncclComm_t comm = std::exchange(comm_, nullptr);
   if (comm == nullptr) return;
-  int device = 0;
-  cudaGetDevice(&device);
-  aborting_ = std::thread([comm, device] {
+  aborting_ = std::thread([comm, device = device_] {
     cudaSetDevice(device);
     library().comm_abort(comm);
   });

@@ -37,6 +37,7 @@ class Ranks {
   void end();
 
   ncclComm_t comm_ = nullptr;
+  int device_ = 0;
   std::thread aborting_;
 };
 

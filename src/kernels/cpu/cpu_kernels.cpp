@@ -216,8 +216,42 @@ class CpuKernels final : public Kernels {
 
   void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {
     check_dtype(dtype, "values");
+    while (!blocks.empty()) {
+      const int64_t number = blocks[0].number;
+      size_t count = 1;
+      while (count < blocks.size() && blocks[count].number == number) ++count;
+      add_squares(dtype, blocks.first(count), words + number * SumOfSquares::kWords);
+      blocks = blocks.subspan(count);
+    }
+  }
+
+  void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found) override {
+    check_dtype(dtype, "values");
+    each_piece(pool_, blocks, cut_of<ValueBlock>, [&](const ValueBlock& block, const Piece& piece, int) {
+      if (block.data == nullptr || sits_out(block)) return;
+      for (int64_t i = 0; i < piece.rows; ++i) {
+        if (elementwise_.all_finite(dtype, row_of(dtype, block, piece, i), piece.columns)) continue;
+        std::atomic_ref(found[block.number]).store(1, std::memory_order_relaxed);
+      }
+    });
+  }
+
+  void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
+    check_dtype(dtype, "values");
+    each_piece(pool_, blocks, cut_of<ValueBlock>, [&](const ValueBlock& block, const Piece& piece, int) {
+      if (block.data == nullptr || sits_out(block)) return;
+      for (int64_t i = 0; i < piece.rows; ++i) {
+        elementwise_.zero_non_finite(dtype, const_cast<void*>(row_of(dtype, block, piece, i)), piece.columns);
+      }
+    });
+  }
+
+ private:
+  // To one sum.
+  void add_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) {
     std::vector<SumOfSquares> sums(static_cast<size_t>(pool_.threads()));
     each_piece(pool_, blocks, cut_of<ValueBlock>, [&](const ValueBlock& block, const Piece& piece, int thread) {
+      if (block.data == nullptr || sits_out(block)) return;
       SumOfSquares& mine = sums[static_cast<size_t>(thread)];
       const void* data = row_of(dtype, block, piece, 0);
       if (dtype == Dtype::kF32) {
@@ -231,27 +265,6 @@ class CpuKernels final : public Kernels {
     }
   }
 
-  void count_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* count) override {
-    check_dtype(dtype, "values");
-    std::atomic<bool> finite{true};
-    each_piece(pool_, blocks, cut_of<ValueBlock>, [&](const ValueBlock& block, const Piece& piece, int) {
-      for (int64_t i = 0; i < piece.rows; ++i) {
-        if (!elementwise_.all_finite(dtype, row_of(dtype, block, piece, i), piece.columns)) finite = false;
-      }
-    });
-    if (!finite) ++*count;
-  }
-
-  void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
-    check_dtype(dtype, "values");
-    each_piece(pool_, blocks, cut_of<ValueBlock>, [&](const ValueBlock& block, const Piece& piece, int) {
-      for (int64_t i = 0; i < piece.rows; ++i) {
-        elementwise_.zero_non_finite(dtype, const_cast<void*>(row_of(dtype, block, piece, i)), piece.columns);
-      }
-    });
-  }
-
- private:
   template <typename Block>
   static Cut cut_of(const Block& block) {
     return Cut(block.rows, block.columns);

@@ -94,7 +94,7 @@ struct Call {
 // Rows follow each other in all operands: they are one row.
 inline bool dense(const MomentumBlock& b) {
   return b.update_stride == b.columns && b.momentum_stride == b.columns &&
-         (b.grad == nullptr || b.grad_stride == b.columns);
+         b.grad_stride == b.columns;  // whether there is a gradient must not change how it is cut
 }
 inline bool dense(const ApplyBlock& b) {
   return b.update_stride == b.columns && b.weight.stride == b.columns && b.weight.row_index_stride == b.columns;
@@ -102,7 +102,7 @@ inline bool dense(const ApplyBlock& b) {
 inline bool dense(const ValueBlock& b) { return b.stride == b.columns; }
 template <typename Block>  // CopyBlock, AddBlock
 bool dense(const Block& b) {
-  return b.to_stride == b.columns && (b.from == nullptr || b.from_stride == b.columns);
+  return b.to_stride == b.columns && b.from_stride == b.columns;
 }
 
 template <typename Block>

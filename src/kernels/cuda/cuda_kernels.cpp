@@ -1,5 +1,6 @@
 // Kernels on a CUDA device: everything is enqueued on one Queue.
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include <nvtx3/nvToolsExt.h>
@@ -18,23 +19,35 @@ namespace muster::kernels {
 namespace cuda {
 namespace {
 
-// Streams belong to the device that is current when they are made, and launches need it to be current.
-struct Current {
-  explicit Current(int device) { check(cudaSetDevice(device), "device"); }
+// Makes a device current as long as it lives: streams belong to the one that is when they are made, launches need it.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    check(cudaGetDevice(&before_), "device");
+    if (before_ != device) check(cudaSetDevice(device), "device");
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() { cudaSetDevice(before_); }
+
+ private:
+  int before_ = 0;
 };
+
+std::optional<cudaStream_t> stream_of(const CudaOptions& options) {
+  if (!options.stream) return {};
+  return static_cast<cudaStream_t>(*options.stream);
+}
 
 class CudaKernels final : public Kernels, public Stream {
  public:
   explicit CudaKernels(const CudaOptions& options)
-      : device_(options.device),
-        current_(options.device),
-        queue_(static_cast<cudaStream_t>(options.stream)),
-        polisher_(options.device) {
+      : device_(options.device), queue_(stream_of(options)), polisher_(options.device) {
     check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_), "device");
   }
 
   void* allocate(int64_t bytes) override {
-    const Current here(device_);
+    const OnDevice here(device_);
     void* data = nullptr;
     const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
     check(cudaMalloc(&data, size), "allocate");
@@ -95,20 +108,28 @@ class CudaKernels final : public Kernels, public Stream {
   void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {
     cuda::sum_squares(dtype, blocks, words, queue_);
   }
-  void count_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* count) override {
-    cuda::count_non_finite(dtype, blocks, count, queue_);
+  void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found) override {
+    cuda::find_non_finite(dtype, blocks, found, queue_);
   }
   void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
     cuda::zero_non_finite(dtype, blocks, queue_);
   }
 
   void begin_step(bool record) override {
-    const Current here(device_);
+    if (!in_step_) in_step_.emplace(device_);
     queue_.begin_step(record);
   }
-  bool end_step() override { return queue_.end_step(); }
+  bool end_step() override {
+    const bool done = queue_.end_step();
+    if (done) in_step_.reset();
+    return done;
+  }
   bool replaying() const override { return queue_.probing(); }
-  void forget() override { queue_.forget(); }
+  void forget() override {
+    in_step_.reset();
+    const OnDevice here(device_);
+    queue_.forget();
+  }
   void sign(std::span<const int64_t> numbers) override { queue_.sign(numbers); }
   void* fork() override { return queue_.fork(); }
   int mark() override { return queue_.mark(); }
@@ -140,6 +161,7 @@ class CudaKernels final : public Kernels, public Stream {
 
   void send(const void* device, int64_t bytes) override { queue_.send(device, bytes); }
   int64_t launches() const override { return queue_.launches(); }
+  bool idle() override { return queue_.idle(); }
   int64_t step() const override { return queue_.step(); }
   bool done(int64_t step) override { return queue_.done(step); }
   std::span<const std::byte> sent(int64_t step) const override { return queue_.sent(step); }
@@ -155,8 +177,9 @@ class CudaKernels final : public Kernels, public Stream {
   void transfer(void* to, int64_t to_stride, const void* from, int64_t from_stride, const HostRows& rows,
                 cudaMemcpyKind kind) {
     if (rows.rows == 0 || rows.bytes == 0) return;
-    const Current here(device_);
+    const OnDevice here(device_);
     queue_.synchronize();  // lanes too
+    queue_.wait_for_caller();
     const auto bytes = static_cast<size_t>(rows.bytes);
     const bool dense = rows.rows == 1 || (to_stride == rows.bytes && from_stride == rows.bytes);
     const cudaError_t error =
@@ -168,7 +191,7 @@ class CudaKernels final : public Kernels, public Stream {
   }
 
   const int device_;
-  const Current current_;
+  std::optional<OnDevice> in_step_;
   Queue queue_;
   Polisher polisher_;
   int multiprocessors_ = 1;
@@ -194,6 +217,7 @@ std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions& options) {
     throw InvalidArgument("device cuda:" + std::to_string(options.device) + ": there are " + std::to_string(count) +
                           " CUDA devices");
   }
+  const cuda::OnDevice here(options.device);
   return std::make_unique<cuda::CudaKernels>(options);
 }
 

@@ -16,8 +16,8 @@
 namespace muster::kernels::cuda {
 
 // How many matrices go through the steps together well. Small ones: so many that a symmetric product fills the device
-// twice, and that what they read and write stays in its cache from one product to the next. Large ones: so many that
-// little of the device is idle at a product's end, with 512 MiB of scratch.
+// four times, and that what they read and write stays in its cache from one product to the next. Large ones: so many
+// that little of the device is idle at a product's end, with 512 MiB of scratch.
 int64_t polish_batch(MatrixShape shape, int multiprocessors);
 
 // Orthogonal factors of matrices [first, first + count) of a batch as the steps left them, and what is yet to be

@@ -27,25 +27,25 @@ constexpr auto kFactors = [] {
 
 }  // namespace
 
-Queue::Queue(cudaStream_t main) : main_(main) {
+Queue::Queue(std::optional<cudaStream_t> caller) : caller_(caller) {
   const auto make = [](cudaStream_t& stream) {
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   };
-  owns_main_ = main == nullptr;
-  if (owns_main_) make(main_);
+  make(main_);
   make(exchanges_);
   for (cudaStream_t& lane : lane_) make(lane);
   for (Slot& slot : slots_) {
     check(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming), "event");
-    check(cudaMallocHost(reinterpret_cast<void**>(&slot.sent), static_cast<size_t>(kSentBytes)), "pinned memory");
   }
+  check(cudaEventCreateWithFlags(&arrived_, cudaEventDisableTiming), "event");
   current_ = main_;
   reserve(kFirstCapacity);
 }
 
 Queue::~Queue() {
+  drop_graphs();
   cudaStreamSynchronize(main_);
-  for (const auto& [signature, graph] : graphs_) cudaGraphExecDestroy(graph);
+  free_retired();
   for (Slot& slot : slots_) {
     cudaEventDestroy(slot.done);
     cudaFreeHost(slot.sent);
@@ -55,8 +55,9 @@ Queue::~Queue() {
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
   for (const cudaEvent_t stamp : stamps_) cudaEventDestroy(stamp);
   for (const cudaStream_t lane : lane_) cudaStreamDestroy(lane);
+  cudaEventDestroy(arrived_);
   cudaStreamDestroy(exchanges_);
-  if (owns_main_) cudaStreamDestroy(main_);
+  cudaStreamDestroy(main_);
 }
 
 void Queue::sign(const char* what, std::initializer_list<int64_t> numbers) {
@@ -67,19 +68,34 @@ void Queue::sign(const char* what, std::initializer_list<int64_t> numbers) {
 // A step signs thousands of numbers: multiplications that do not wait for each other, each with a factor of its own.
 void Queue::sign(std::span<const int64_t> numbers) {
   uint64_t sum = numbers.size();
-  for (size_t i = 0; i < numbers.size(); ++i) sum += static_cast<uint64_t>(numbers[i]) * kFactors[i % kFactors.size()];
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    sum += static_cast<uint64_t>(numbers[i]) * kFactors[i % kFactors.size()];
+    if (i % kFactors.size() + 1 == kFactors.size()) sum = mix(sum, i);
+  }
   signature_ = mix(signature_, sum);
 }
 
-// Nothing reads the table or its copies any more.
+// Steps under way may still read what was there, and graphs would.
 void Queue::reserve(int64_t bytes) {
+  drop_graphs();
   for (Slot& slot : slots_) {
-    cudaFreeHost(std::exchange(slot.table, nullptr));
+    if (slot.table != nullptr) retired_.push_back(std::exchange(slot.table, nullptr));
     check(cudaMallocHost(reinterpret_cast<void**>(&slot.table), static_cast<size_t>(bytes)), "table");
   }
-  cudaFree(std::exchange(device_, nullptr));
+  if (device_ != nullptr) retired_device_.push_back(std::exchange(device_, nullptr));
   check(cudaMalloc(reinterpret_cast<void**>(&device_), static_cast<size_t>(bytes)), "table");
   capacity_ = bytes / kAlign * kAlign;
+}
+
+void Queue::free_retired() {
+  for (std::byte* const table : std::exchange(retired_, {})) cudaFreeHost(table);
+  for (std::byte* const table : std::exchange(retired_device_, {})) cudaFree(table);
+}
+
+void Queue::wait_for_caller() {
+  if (!caller_) return;
+  check(cudaEventRecord(arrived_, *caller_), "caller's stream");
+  check(cudaStreamWaitEvent(main_, arrived_, 0), "caller's stream");
 }
 
 const std::byte* Queue::put_bytes(const void* data, int64_t bytes) {
@@ -113,6 +129,7 @@ void Queue::begin_step(bool record) {
       Slot& slot = slots_[step_ % kInFlight];
       check(cudaEventSynchronize(slot.done), "step");
       slot.step = step_;
+      wait_for_caller();
       slot.sent_view = {};
     }
     mode_ = next_;
@@ -135,8 +152,6 @@ bool Queue::end_step() {
   const auto found = graphs_.find(signature_);
   if (mode_ == Mode::kProbe) {
     if (at_ > capacity_) {
-      synchronize();
-      drop_graphs();  // they read the table where it is
       reserve(2 * at_);
       next_ = Mode::kEager;
       return false;
@@ -150,7 +165,8 @@ bool Queue::end_step() {
   if (mode == Mode::kEager) {
     seen_.insert(signature_);
   } else if (mode == Mode::kProbe) {
-    launch_graph(found->second);
+    found->second.used = step_;
+    launch_graph(found->second.graph);
   } else {
     cudaGraph_t graph = nullptr;
     check(cudaStreamEndCapture(main_, &graph), "capture");
@@ -159,11 +175,12 @@ bool Queue::end_step() {
     cudaGraphDestroy(graph);
     check(error, "graph");
     if (graphs_.size() >= kMostGraphs) {
-      synchronize();
-      for (const auto& [signature, old] : graphs_) cudaGraphExecDestroy(old);
-      graphs_.clear();
+      const auto oldest = std::min_element(graphs_.begin(), graphs_.end(),
+                                           [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+      cudaGraphExecDestroy(oldest->second.graph);  // goes when it is done
+      graphs_.erase(oldest);
     }
-    graphs_[signature_] = executable;
+    graphs_[signature_] = {executable, step_};
     launch_graph(executable);
   }
   Slot& slot = slots_[step_ % kInFlight];
@@ -173,6 +190,7 @@ bool Queue::end_step() {
     slot.sent_view = {slot.sent, static_cast<size_t>(send_bytes_)};
   }
   check(cudaEventRecord(slot.done, main_), "step");
+  if (caller_) check(cudaStreamWaitEvent(*caller_, slot.done, 0), "caller's stream");
   at_ = capacity_;  // whatever comes between steps waits for this one first
   return true;
 }
@@ -185,7 +203,7 @@ void Queue::launch_graph(cudaGraphExec_t graph) {
 }
 
 void Queue::drop_graphs() {
-  for (const auto& [signature, graph] : graphs_) cudaGraphExecDestroy(graph);
+  for (const auto& [signature, recorded] : graphs_) cudaGraphExecDestroy(recorded.graph);  // they go when they are done
   graphs_.clear();
   seen_.clear();
 }
@@ -202,8 +220,9 @@ void Queue::forget() {
   std::fill(std::begin(lane_open_), std::end(lane_open_), false);
   current_ = main_;
   at_ = capacity_;
+  drop_graphs();  // first: a communicator that is being aborted waits for them
   synchronize();
-  drop_graphs();
+  free_retired();
 }
 
 bool Queue::done(int64_t step) {
@@ -219,6 +238,16 @@ void Queue::synchronize() {
   if (mode_ == Mode::kCapture) return;
   check(cudaStreamSynchronize(main_), "synchronize");
   for (const cudaStream_t lane : lane_) check(cudaStreamSynchronize(lane), "synchronize");
+  check(cudaStreamSynchronize(exchanges_), "synchronize");
+}
+
+bool Queue::idle() {
+  for (const cudaStream_t stream : {main_, lane_[0], lane_[1], exchanges_}) {
+    const cudaError_t error = cudaStreamQuery(stream);
+    if (error == cudaErrorNotReady) return false;
+    check(error, "stream");
+  }
+  return true;
 }
 
 cudaEvent_t Queue::event(size_t number) {
@@ -271,7 +300,13 @@ void Queue::join(int mark) {
 }
 
 void Queue::send(const void* device, int64_t bytes) {
-  if (bytes > kSentBytes) throw DeviceError("read back: " + std::to_string(bytes) + " bytes");
+  if (bytes > sent_capacity_) {  // an optimizer always sends as much: in its first step, when nothing is under way
+    for (Slot& slot : slots_) {
+      cudaFreeHost(std::exchange(slot.sent, nullptr));
+      check(cudaMallocHost(reinterpret_cast<void**>(&slot.sent), static_cast<size_t>(bytes)), "read back");
+    }
+    sent_capacity_ = bytes;
+  }
   send_from_ = device;
   send_bytes_ = bytes;
 }

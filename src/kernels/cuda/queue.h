@@ -12,6 +12,7 @@
 #include <cuda_runtime_api.h>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -24,9 +25,9 @@ class Queue {
  public:
   static constexpr int kLanes = 2;
   static constexpr int64_t kInFlight = 2;  // steps that may be under way
-  static constexpr int64_t kSentBytes = int64_t{1} << 20;
 
-  explicit Queue(cudaStream_t main);  // null: one of its own
+  // With a caller's stream: a step begins after what is enqueued there, and what is enqueued there next waits for it.
+  explicit Queue(std::optional<cudaStream_t> caller = {});
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
   ~Queue();
@@ -63,6 +64,8 @@ class Queue {
   void forget();
   int64_t step() const { return step_; }
   bool done(int64_t step);
+  bool idle();
+  void wait_for_caller();
   void synchronize();                             // the host waits for everything
   int64_t launches() const { return launches_; }  // of the last step, replayed ones included
   int64_t graphs() const { return static_cast<int64_t>(graphs_.size()); }
@@ -98,10 +101,12 @@ class Queue {
   const std::byte* put_bytes(const void* data, int64_t bytes);
   void reserve(int64_t bytes);
   void drop_graphs();
+  void free_retired();
   cudaEvent_t event(size_t number);
   void launch_graph(cudaGraphExec_t graph);
 
-  bool owns_main_ = false;
+  std::optional<cudaStream_t> caller_;
+  cudaEvent_t arrived_ = nullptr;  // the caller's stream, where a step begins
   cudaStream_t main_ = nullptr;
   cudaStream_t exchanges_ = nullptr;
   cudaStream_t lane_[kLanes]{};
@@ -115,13 +120,20 @@ class Queue {
   int64_t step_ = 0;
   int64_t launches_ = 0;
   uint64_t signature_ = 0;
-  std::map<uint64_t, cudaGraphExec_t> graphs_;
+  struct Recorded {
+    cudaGraphExec_t graph = nullptr;
+    int64_t used = 0;  // in this step last
+  };
+  std::map<uint64_t, Recorded> graphs_;  // by signature
   std::set<uint64_t> seen_;
 
   int64_t capacity_ = 0;
   int64_t at_ = 0;
   std::byte* device_ = nullptr;
   Slot slots_[kInFlight];
+  std::vector<std::byte*> retired_;         // pinned tables that copies may still read
+  std::vector<std::byte*> retired_device_;  // and their copies
+  int64_t sent_capacity_ = 0;
   const void* send_from_ = nullptr;
   int64_t send_bytes_ = 0;
 

@@ -17,6 +17,8 @@ __device__ uint32_t magnitude(T value) {
   return cpu::bits_of(cpu::load(value)) & 0x7fffffffu;
 }
 
+__device__ bool absent(const ValueBlock& block) { return block.data == nullptr || !is_active(block.active); }
+
 // A chunk of values, 16 bytes at a time.
 template <typename T>
 struct ValueOperand {
@@ -142,6 +144,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_kernel(Call<SumOptions, Value
   if (thread < kWords) words[thread] = 0;
 
   const auto [block, chunk] = call.part();
+  if (absent(block)) return;
   SquareBody<T> body(block, chunk, &bins[0][thread]);
   each<kVector<T>, 32 / kVector<T>>(body, chunk);
 
@@ -154,7 +157,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_kernel(Call<SumOptions, Value
   unsigned long long mine = words[thread];
   // Carried one limb up: below 2^33 then. Nothing reaches the last one.
   if (thread < kLimbs) mine = (mine & 0xffffffffu) + (thread == 0 ? 0 : words[thread - 1] >> 32);
-  if (mine != 0) atomicAdd(call.options->words + thread, mine);
+  if (mine != 0) atomicAdd(call.options->words + block.number * kWords + thread, mine);
 }
 
 template <typename T>
@@ -173,17 +176,18 @@ struct FiniteBody : ValueOperand<T> {
   }
 };
 
-struct CountOptions {
-  unsigned long long* count;
+struct FindOptions {
+  int64_t* found;
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) count_kernel(Call<CountOptions, ValueBlock> call) {
+__global__ void __launch_bounds__(kThreads) find_kernel(Call<FindOptions, ValueBlock> call) {
   const auto [block, chunk] = call.part();
+  if (absent(block)) return;
   FiniteBody<T> body(block, chunk);
   each<kVector<T>, 4>(body, chunk);
   const bool found = __syncthreads_or(body.largest >= kInfinity ? 1 : 0) != 0;
-  if (found && threadIdx.x == 0) atomicAdd(call.options->count, 1);
+  if (found && threadIdx.x == 0) call.options->found[block.number] = 1;  // as others may
 }
 
 template <typename T>
@@ -212,6 +216,7 @@ struct NoOptions {};
 template <typename T>
 __global__ void __launch_bounds__(kThreads) zero_kernel(Call<NoOptions, ValueBlock> call) {
   const auto [block, chunk] = call.part();
+  if (absent(block)) return;
   ZeroBody<T> body(block, chunk);
   each<kVector<T>, 4>(body, chunk);
 }
@@ -226,9 +231,9 @@ void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words
   });
 }
 
-void count_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* count, Queue& queue) {
+void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found, Queue& queue) {
   with_dtype(dtype, "values", [&]<typename T>(Type<T>) {
-    enqueue("count non-finite", count_kernel<T>, CountOptions{counters(count)}, blocks, queue);
+    enqueue("find non-finite", find_kernel<T>, FindOptions{found}, blocks, queue);
   });
 }
 

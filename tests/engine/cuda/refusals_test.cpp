@@ -128,6 +128,39 @@ TEST_F(Refusals, ABadMaximumOnOneRankOfSomeThatClip) {
       "step 2: max_grad_norm nan: expected at least 0", options);
 }
 
+// What would give the step another shape, or none, on the rank that refuses it.
+TEST_F(Refusals, CoefficientsAndSchedulesOnOneRank) {
+  expect_refused(
+      [](int32_t rank, Optimizer& optimizer, Call&) {
+        if (rank == 1) optimizer.group(0).coefficients.steps.clear();
+      },
+      "step 2: group 0: coefficients");
+  expect_refused(
+      [](int32_t rank, Optimizer& optimizer, Call&) {
+        if (rank == 1) optimizer.group(0).every = 0;
+      },
+      "step 2: group 0: every 0");
+}
+
+TEST_F(Refusals, LeaveGradientsAsTheyAre) {
+  const Problem problem = test::two_parameters(kRanks);
+  StepOptions options;
+  options.non_finite = NonFinite::kZero;
+  test::run_ranks(kRanks, [&](Communicator& comm) {
+    test::Shards shards(problem, comm.rank());
+    Optimizer optimizer(problem, test::gpu_options(), comm, shards.memory);
+    const std::vector<void*> gradients = shards.spoilt(0, 0, 0, static_cast<float>(kNan));
+    if (comm.rank() == 1) optimizer.group(0).lr = kNan;
+    said([&] { optimizer.step(gradients, options); });
+    said([&] { optimizer.synchronize(); });
+    EXPECT_TRUE(std::isnan(shards.read(gradients[0], 0)[0]));
+    optimizer.group(0).lr = 0.02;
+    optimizer.step(gradients, options);
+    optimizer.synchronize();
+    EXPECT_EQ(shards.read(gradients[0], 0)[0], 0.0F);
+  });
+}
+
 TEST_F(Refusals, AWrongNumberOfGradientsOnOneRank) {
   expect_refused(
       [](int32_t rank, Optimizer&, Call& call) {

@@ -62,8 +62,8 @@ class HostStream final : public Kernels, public Stream {
   void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {
     unless_probing([&] { cpu_->sum_squares(dtype, blocks, words); });
   }
-  void count_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* count) override {
-    unless_probing([&] { cpu_->count_non_finite(dtype, blocks, count); });
+  void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found) override {
+    unless_probing([&] { cpu_->find_non_finite(dtype, blocks, found); });
   }
   void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
     unless_probing([&] { cpu_->zero_non_finite(dtype, blocks); });
@@ -136,6 +136,7 @@ class HostStream final : public Kernels, public Stream {
   }
   int64_t launches() const override { return launches_; }
   int64_t step() const override { return step_; }
+  bool idle() override { return true; }
   bool done(int64_t) override { return true; }
   std::span<const std::byte> sent(int64_t step) const override { return sent_[step % kStepsInFlight]; }
   int stamp(bool) override {

@@ -57,7 +57,8 @@ struct Operand {
 };
 
 // Operands that only nearly commute: what is above the diagonal is a copy, or asymmetry would grow from step to step.
-TEST(SymmetricProducts, AreSymmetricToTheBit) {
+using SymmetricProducts = DeviceTest;
+TEST_F(SymmetricProducts, AreSymmetricToTheBit) {
   if (!products_available(0)) GTEST_SKIP() << "not sm_90";
   for (const int64_t n : {8, 72, 96, 200, 264, 392, 4104}) {
     std::mt19937 random(9);

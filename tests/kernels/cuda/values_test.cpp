@@ -119,7 +119,7 @@ TEST_F(Values, FindsTheOneThatIsNotFinite) {
           if (there_is) std::memcpy(bytes.data() + (place + 1) * element_bytes(dtype) - 2, &bad, 2);
           const DeviceVector<std::byte> device(bytes);
           const ValueBlock block{kRows, kColumns, device.data(), kColumns};
-          count_non_finite(dtype, std::span(&block, 1), count.data(), queue());
+          find_non_finite(dtype, std::span(&block, 1), count.data(), queue());
           queue().synchronize();
           EXPECT_EQ(count.values()[0] != 0, there_is);
         }
@@ -135,7 +135,7 @@ TEST_F(Values, WhatLiesBetweenRowsIsNotLookedAt) {
   check(cudaMemset2D(device.data(), 40 * sizeof(float), 0, 33 * sizeof(float), 100), "cudaMemset2D");
   check(cudaDeviceSynchronize(), "cudaMemset2D");
   const ValueBlock block{100, 33, device.data(), 40};
-  count_non_finite(Dtype::kF32, std::span(&block, 1), count.data(), queue());
+  find_non_finite(Dtype::kF32, std::span(&block, 1), count.data(), queue());
   queue().synchronize();
   EXPECT_EQ(count.values()[0], 0);
 }
