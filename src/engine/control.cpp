@@ -15,8 +15,6 @@ using kernels::SumOfSquares;
 
 namespace {
 
-constexpr double kClipEps = 1e-6;
-
 // A bad maximum too: on a device a rank that refuses it still makes the calls that the others make.
 bool wants_norm(const StepOptions& options) {
   return options.max_grad_norm != 0 || options.grad_norm || options.parameter_stats;
@@ -147,7 +145,7 @@ Accord Control::settle(Gradients gradients, const StepOptions& options, int64_t 
   const double norm = std::sqrt(total.value()) * std::abs(options.grad_scale);
   recorder_.stats.grad_norm = norm;
   // A norm that is not a number clips nothing.
-  if (options.max_grad_norm > 0) accord.clip = std::min(1.0, options.max_grad_norm / (norm + kClipEps));
+  if (options.max_grad_norm > 0) accord.clip = std::min(1.0, options.max_grad_norm / (norm + kernels::kClipEps));
   recorder_.stats.clip = accord.clip;
   return accord;
 }

@@ -57,6 +57,9 @@ struct WeightBlock {
   int64_t row_index_stride = 0;
 };
 
+// Gradients are clipped by min(1, max / (norm + this)).
+inline constexpr double kClipEps = 1e-6;
+
 struct Rounding {
   uint64_t seed = 0;
   uint64_t step = 0;

@@ -4,41 +4,17 @@
 
 #include <fmt/format.h>
 
-#include "comm/backoff.h"
 #include "comm/collectives.h"
 #include "comm/mpi/mpi_library.h"
 #include "comm/mpi/mpi_world.h"
+#include "comm/world_request.h"
 #include "muster/error.h"
 
 namespace muster::comm::mpi {
 
 namespace {
 
-class MpiRequest final : public Request {
- public:
-  MpiRequest(std::shared_ptr<World> world, std::unique_ptr<Operation> operation)
-      : world_(std::move(world)), operation_(std::move(operation)) {}
-  ~MpiRequest() override {
-    try {
-      wait();
-    } catch (const CommError&) {
-    }
-  }
-
-  bool test() override {
-    if (!test_deadline_) test_deadline_ = deadline_after(world_->timeout());
-    return world_->advance(*operation_, *test_deadline_);
-  }
-  void wait() override {
-    const Clock::time_point deadline = deadline_after(world_->timeout());
-    for (Backoff backoff; !world_->advance(*operation_, deadline);) backoff.pause();
-  }
-
- private:
-  std::shared_ptr<World> world_;
-  std::unique_ptr<Operation> operation_;
-  std::optional<Clock::time_point> test_deadline_;
-};
+using MpiRequest = WorldRequest<World, std::unique_ptr<Operation>>;
 
 class MpiCommunicator final : public Collectives {
  public:

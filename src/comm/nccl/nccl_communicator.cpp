@@ -5,42 +5,18 @@
 
 #include <fmt/format.h>
 
-#include "comm/backoff.h"
 #include "comm/collectives.h"
 #include "comm/nccl/nccl_library.h"
 #include "comm/nccl/nccl_streams.h"
 #include "comm/nccl/nccl_world.h"
+#include "comm/world_request.h"
 #include "muster/error.h"
 
 namespace muster::comm::nccl {
 
 namespace {
 
-class NcclRequest final : public Request {
- public:
-  NcclRequest(std::shared_ptr<World> world, std::shared_ptr<Operation> operation)
-      : world_(std::move(world)), operation_(std::move(operation)) {}
-  ~NcclRequest() override {
-    try {
-      wait();
-    } catch (const Error&) {
-    }
-  }
-
-  bool test() override {
-    if (!test_deadline_) test_deadline_ = deadline_after(world_->timeout());
-    return world_->advance(*operation_, *test_deadline_);
-  }
-  void wait() override {
-    const Clock::time_point deadline = deadline_after(world_->timeout());
-    for (Backoff backoff; !world_->advance(*operation_, deadline);) backoff.pause();
-  }
-
- private:
-  std::shared_ptr<World> world_;
-  std::shared_ptr<Operation> operation_;
-  std::optional<Clock::time_point> test_deadline_;
-};
+using NcclRequest = WorldRequest<World, std::shared_ptr<Operation>>;
 
 class NcclCommunicator final : public Collectives {
  public:

@@ -116,6 +116,8 @@ Block flattened(Block block) {
   return block;
 }
 
+struct NoOptions {};
+
 template <typename Options, typename Block, int kElements>
 void enqueue(const char* what, void (*kernel)(Call<Options, Block, kElements>), const Options& options,
              std::type_identity_t<std::span<const Block>> blocks, Queue& queue, int threads = kThreads) {

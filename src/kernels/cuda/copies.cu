@@ -7,8 +7,6 @@ namespace {
 
 constexpr int kAhead = 4;
 
-struct NoOptions {};
-
 template <typename T>
 struct CopyBody {
   template <int N>

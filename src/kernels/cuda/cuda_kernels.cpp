@@ -172,8 +172,6 @@ class CudaKernels final : public Kernels, public Stream {
   void pop() override { nvtxRangePop(); }
 
  private:
-  static int64_t address(const void* data) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(data)); }
-
   void transfer(void* to, int64_t to_stride, const void* from, int64_t from_stride, const HostRows& rows,
                 cudaMemcpyKind kind) {
     if (rows.rows == 0 || rows.bytes == 0) return;

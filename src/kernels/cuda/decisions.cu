@@ -8,8 +8,6 @@ namespace {
 // One thread block: there is little to do, and its threads agree.
 constexpr unsigned kThreads = 512;
 
-constexpr double kClipEps = 1e-6;
-
 __device__ bool any_set(const int64_t* words, int64_t count) {
   bool set = false;
   for (int64_t i = threadIdx.x; i < count; i += kThreads) set = set || words[i] != 0;

@@ -107,8 +107,6 @@ void sum_lines_of(const Matrices& o, int64_t batch, const LineSums& sums, float*
   }
 }
 
-int64_t address(const void* p) { return reinterpret_cast<int64_t>(p); }
-
 }  // namespace
 
 void sum_lines(Half type, const Matrices& o, int64_t batch, const LineSums& sums, float* squares, Queue& queue) {

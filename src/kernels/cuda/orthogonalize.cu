@@ -233,8 +233,6 @@ class Steps {
                   });
   }
 
-  static int64_t address(const void* p) { return reinterpret_cast<int64_t>(p); }
-
   const Coefficients& coefficients_;
   const Iterates& iterates_;
   const bool wide_;

@@ -327,7 +327,6 @@ class Batch {
   }
 
  private:
-  static int64_t address(const void* p) { return reinterpret_cast<int64_t>(p); }
   dim3 octet_grid() const {
     return {static_cast<unsigned>(divide_up(octets_.count, kBlockOctets)), static_cast<unsigned>(batch_.size())};
   }

@@ -21,6 +21,9 @@
 
 namespace muster::kernels::cuda {
 
+// As one of the numbers that a launch is known by.
+inline int64_t address(const void* data) { return reinterpret_cast<int64_t>(data); }
+
 class Queue {
  public:
   static constexpr int kLanes = 2;

@@ -211,8 +211,6 @@ struct ZeroBody : ValueOperand<T> {
   }
 };
 
-struct NoOptions {};
-
 template <typename T>
 __global__ void __launch_bounds__(kThreads) zero_kernel(Call<NoOptions, ValueBlock> call) {
   const auto [block, chunk] = call.part();
