@@ -11,17 +11,17 @@
 
 namespace muster {
 
-// The orthogonalization rates are what batched Newton-Schulz kernels reach on an H200 at 768 to 4096 and estimates
-// below; memory is the measured copy rate, the links are NVLink 4 and one 400 Gb/s adapter a rank, less protocol.
+// Rates, batch_ns and memory as `muster tune --device cuda` measured them on one H200 (benchmarks/results). One GPU
+// cannot tell the rest: exchanges are estimates, the links NVLink 4 and one 400 Gb/s adapter a rank, less protocol.
 CostTable CostTable::h200() {
   CostTable t;
   t.device = "h200";
-  t.rates = {{64, 3'000},    {128, 15'000},   {256, 50'000},   {512, 160'000},
-             {768, 300'000}, {1024, 360'000}, {2048, 500'000}, {4096, 565'000}};
-  t.batch_ns = 30'000;
+  t.rates = {{64, 13'359},    {128, 76'484},   {256, 183'663},  {512, 371'925}, {768, 455'672},
+             {1024, 505'785}, {2048, 605'484}, {4096, 618'617}, {8192, 647'107}};
+  t.batch_ns = 74'021;
   t.exchange_ns = 25'000;
   t.message_ns = 700;
-  t.memory_mbps = 4'000'000;
+  t.memory_mbps = 3'615'333;
   t.intra_node_mbps = 350'000;
   t.inter_node_mbps = 45'000;
   t.ranks_per_node = 8;

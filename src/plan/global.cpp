@@ -55,6 +55,7 @@ class Search {
       }
     }
     if (!best) refuse();
+    share_otherwise(best);
     return std::move(best->plan);
   }
 
@@ -81,17 +82,28 @@ class Search {
                     options_.waves > 0 ? fmt::format("{} waves", options_.waves) : "any plan", mib(least_scratch_)));
   }
 
-  Plan with_owners(std::vector<int32_t> owner) const {
+  Plan with_owners(std::vector<int32_t> owner, int64_t share_percent = kExchangePercents[0]) const {
     Plan plan;
     plan.strategy = Strategy::kGlobal;
     plan.wave_order = options_.wave_order;
     plan.elementwise = options_.elementwise;
     plan.owner = std::move(owner);
-    const Ledger ledger = replay(catalog_, cost_, plan.owner);
+    const Ledger ledger = replay(catalog_, cost_, plan.owner, share_percent);
     std::vector<int64_t> totals;
     for (int32_t r = 0; r < catalog_.problem().ranks; ++r) totals.push_back(ledger.total(r));
-    share_elements(catalog_, cost_, totals, plan);
+    share_elements(catalog_, cost_, share_percent, totals, plan);
     return plan;
+  }
+
+  // Elements of replicas, levelled for every weight of the exchanges: where those set the pace, a rank with little to
+  // compute would get more to send, and all would wait for it.
+  void share_otherwise(std::optional<Found>& best) {
+    if (best->plan.shares.empty()) return;
+    for (const int64_t percent : kExchangePercents) {
+      Plan plan = with_owners(best->plan.owner, percent);
+      plan.wave = best->plan.wave;
+      keep_faster(std::move(plan), best);
+    }
   }
 
   // Owners for every weight of the exchanges; the first unless another is clearly faster at a few wave counts.

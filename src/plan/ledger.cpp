@@ -81,8 +81,9 @@ int64_t Ledger::total_swapped(int32_t rank, int32_t gives, int32_t takes) const 
   return (load += owning(rank, takes, 0)).total(percent_);
 }
 
-Ledger replay(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner) {
-  Ledger ledger(catalog, cost);
+Ledger replay(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
+              int64_t exchange_percent) {
+  Ledger ledger(catalog, cost, exchange_percent);
   for (int32_t j = 0; j < catalog.matrix_count(); ++j) ledger.add(owner[j], catalog.class_of(j));
   return ledger;
 }

@@ -46,6 +46,7 @@ class Ledger {
 };
 
 // The ledger of finished ownership.
-Ledger replay(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner);
+Ledger replay(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
+              int64_t exchange_percent = 100);
 
 }  // namespace muster::plan

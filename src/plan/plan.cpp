@@ -120,7 +120,7 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
   if (plan.strategy != Strategy::kGlobal) {
     plan::check_traffic(catalog, plan);
     std::vector<int64_t> evenly(problem.ranks);
-    plan::share_elements(catalog, cost, evenly, plan);
+    plan::share_elements(catalog, cost, 100, evenly, plan);
   }
   plan.hash = plan::plan_hash(problem, options.cost, plan);
   return plan;

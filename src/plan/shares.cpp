@@ -27,7 +27,7 @@ auto family_key(const Parameter& p) {
 
 // What updating kCostUnit elements costs each rank of a share, traffic with the other replicas included.
 std::vector<int64_t> unit_ns(const Problem& problem, const CostModel& cost, const std::vector<int32_t>& family,
-                             const std::vector<int32_t>& ranks) {
+                             const std::vector<int32_t>& ranks, int64_t exchange_percent) {
   const int64_t bytes = cost.elementwise_bytes(problem.parameters[family[0]].algorithm);
   const int64_t wire = kCostUnit * (share_in_bytes(problem, family) + share_out_bytes(problem, family));
   std::map<int32_t, int64_t> on_node;
@@ -36,10 +36,16 @@ std::vector<int64_t> unit_ns(const Problem& problem, const CostModel& cost, cons
   for (const int32_t rank : ranks) {
     const int64_t near = on_node[cost.node(rank)];
     const int64_t far = static_cast<int64_t>(ranks.size()) - near;
-    units.push_back(1 + cost.memory_ns(kCostUnit * bytes) + cost.link_ns(wire * (near - 1), true) +
-                    cost.link_ns(wire * far, false));
+    const int64_t exchange = cost.link_ns(wire * (near - 1), true) + cost.link_ns(wire * far, false);
+    units.push_back(1 + cost.memory_ns(kCostUnit * bytes) + exchange * exchange_percent / 100);
   }
   return units;
+}
+
+void add_units(const ElementShare& share, const std::vector<int64_t>& units, std::vector<int64_t>& totals) {
+  for (size_t i = 0; i < share.ranks.size(); ++i) {
+    totals[share.ranks[i]] += mul_div(share.cuts[i + 1] - share.cuts[i], units[i], kCostUnit);
+  }
 }
 
 // Raises every rank to one level, as far as it may go, until all elements have found a place.
@@ -87,13 +93,11 @@ int64_t share_out_bytes(const Problem& problem, const std::vector<int32_t>& fami
 
 void add_share_ns(const Problem& problem, const CostModel& cost, const std::vector<int32_t>& family,
                   const ElementShare& share, std::vector<int64_t>& totals) {
-  const std::vector<int64_t> units = unit_ns(problem, cost, family, share.ranks);
-  for (size_t i = 0; i < share.ranks.size(); ++i) {
-    totals[share.ranks[i]] += mul_div(share.cuts[i + 1] - share.cuts[i], units[i], kCostUnit);
-  }
+  add_units(share, unit_ns(problem, cost, family, share.ranks, 100), totals);
 }
 
-void share_elements(const Catalog& catalog, const CostModel& cost, std::vector<int64_t>& totals, Plan& plan) {
+void share_elements(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent,
+                    std::vector<int64_t>& totals, Plan& plan) {
   const Problem& problem = catalog.problem();
   std::map<decltype(family_key(Parameter{})), std::vector<int32_t>> families;
   for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
@@ -129,8 +133,9 @@ void share_elements(const Catalog& catalog, const CostModel& cost, std::vector<i
         share.ranks.push_back(first.rank(position));
         loads.push_back(totals[share.ranks.back()]);
       }
-      share.cuts = fill(loads, unit_ns(problem, cost, members, share.ranks), elements);
-      add_share_ns(problem, cost, members, share, totals);
+      const std::vector<int64_t> units = unit_ns(problem, cost, members, share.ranks, exchange_percent);
+      share.cuts = fill(loads, units, elements);
+      add_units(share, units, totals);
       plan.shares.push_back(std::move(share));
     }
     plan.families.push_back(std::move(members));

@@ -11,8 +11,9 @@
 namespace muster::plan {
 
 // Fills plan.families and plan.shares so that the ranks' totals level out. `totals` (one a rank) grows by what each
-// rank gets.
-void share_elements(const Catalog& catalog, const CostModel& cost, std::vector<int64_t>& totals, Plan& plan);
+// rank gets. `exchange_percent` weighs bytes against computation, in `totals` too.
+void share_elements(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent,
+                    std::vector<int64_t>& totals, Plan& plan);
 
 // Adds what each rank's part of a share costs it.
 void add_share_ns(const Problem& problem, const CostModel& cost, const std::vector<int32_t>& family,
