@@ -1,6 +1,7 @@
 // Values of flags, checked: what is wrong is said with the flag and the value.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -43,6 +44,22 @@ auto for_flag(std::string_view flag, Use use) {
     return use();
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(std::string(flag) + ": " + error.what());
+  }
+}
+
+// "global,routed", each name through `parse`, none twice.
+template <typename Parse>
+auto parse_names(std::string_view flag, std::string_view text, Parse parse) {
+  std::vector<decltype(parse(text))> values;
+  while (true) {
+    const size_t comma = text.find(',');
+    const auto value = for_flag(flag, [&] { return parse(text.substr(0, comma)); });
+    if (std::ranges::find(values, value) != values.end()) {
+      throw InvalidArgument(std::string(flag) + ": " + std::string(name(value)) + " is named twice");
+    }
+    values.push_back(value);
+    if (comma == std::string_view::npos) return values;
+    text.remove_prefix(comma + 1);
   }
 }
 

@@ -15,17 +15,7 @@ constexpr int64_t kMaxWaves = 1 << 20;
 
 std::vector<Strategy> parse_strategies(std::string_view text) {
   if (text == "all") return all_strategies();
-  std::vector<Strategy> strategies;
-  while (true) {
-    const size_t comma = text.find(',');
-    const Strategy strategy = for_flag("--strategy", [&] { return parse_strategy(text.substr(0, comma)); });
-    if (std::ranges::find(strategies, strategy) != strategies.end()) {
-      throw InvalidArgument(fmt::format("--strategy: {} is named twice", name(strategy)));
-    }
-    strategies.push_back(strategy);
-    if (comma == std::string_view::npos) return strategies;
-    text.remove_prefix(comma + 1);
-  }
+  return parse_names("--strategy", text, parse_strategy);
 }
 
 }  // namespace

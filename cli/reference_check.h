@@ -25,11 +25,12 @@ class ReferenceCheck {
   struct Result {
     double max_error = 0;  // ||W - W_ref|| / ||W_0 - W_ref||, of the matrix or sample nearest to its tolerance
     double tolerance = 0;  // of that one
-    std::string worst;     // which
+    std::string worst;     // which, and whether along its momentum
     int64_t matrices = 0;
     int64_t elements = 0;  // of AdamW and Lion
 
     double share() const { return max_error / tolerance; }
+    void add(double error, double allowed, const std::string& name);
   };
   Result run();
 
@@ -42,11 +43,16 @@ class ReferenceCheck {
     std::vector<layout::Interval> ranges{};  // of the parameter's elements: all that the check needs
     std::vector<std::byte> after{};          // what became of them, on the rank that checks
   };
+  struct Errors {
+    double whole = 0;
+    double along = 0;  // each direction counting as much as the momentum has of it
+  };
   void choose_jobs();
-  double tolerance(const Job& job) const;
-  double error_of(const Job& job) const;
-  double matrix_error(const Job& job) const;
+  bool amplifies() const;
+  Errors tolerances(const Job& job) const;
+  Errors matrix_errors(const Job& job) const;
   double elements_error(const Job& job) const;
+  void share(std::vector<Errors>& errors);
 
   const run::Workload& workload_;
   Options options_;

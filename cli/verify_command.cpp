@@ -31,6 +31,7 @@ struct VerifyArguments {
   std::string wire;
   std::string graph;
   std::string missing;
+  std::string spectrum;
   std::string coefficients;
   bool json = false;
 };
@@ -46,9 +47,12 @@ struct Case {
 
 // Cases that get the same gradients, and one rank to compare them with.
 struct Round {
-  bool missing = false;
   run::Workload workload;
   std::vector<Case> cases;
+  ReferenceCheck::Result reference{};
+
+  std::string_view spectrum() const { return name(workload.options().spectrum); }
+  bool missing() const { return workload.options().missing; }
 };
 
 struct Outcome {
@@ -56,7 +60,6 @@ struct Outcome {
   const VerifyArguments& arguments;
   int64_t steps = 0;
   std::vector<Round> rounds;
-  ReferenceCheck::Result reference{};  // of all rounds
 
   std::vector<const Case*> cases() const {
     std::vector<const Case*> out;
@@ -74,12 +77,14 @@ struct Outcome {
     }
     return nullptr;
   }
-  void add(const ReferenceCheck::Result& result) {
-    const int64_t matrices = reference.matrices + result.matrices;
-    const int64_t elements = reference.elements + result.elements;
-    if (reference.tolerance == 0 || result.share() > reference.share()) reference = result;
-    reference.matrices = matrices;
-    reference.elements = elements;
+  // The round that came nearest to its tolerance.
+  const Round& nearest() const {
+    return *std::ranges::max_element(rounds, {}, [](const Round& round) { return round.reference.share(); });
+  }
+  int64_t checked(int64_t ReferenceCheck::Result::*what) const {
+    int64_t sum = 0;
+    for (const Round& round : rounds) sum += round.reference.*what;
+    return sum;
   }
 };
 
@@ -92,6 +97,12 @@ std::vector<bool> graphs(const VerifyArguments& arguments, int32_t ranks) {
 std::vector<bool> missing(const VerifyArguments& arguments) {
   if (!arguments.missing.empty()) return parse_switches("--missing", arguments.missing);
   return arguments.ranks.cuda() ? std::vector{false, true} : std::vector{false};
+}
+
+std::vector<run::Spectrum> spectra(const VerifyArguments& arguments) {
+  if (arguments.spectrum.empty()) return {run::Spectrum::kNormal};
+  if (arguments.spectrum == "all") return run::all_spectra();
+  return parse_names("--spectrum", arguments.spectrum, run::parse_spectrum);
 }
 
 std::vector<Case> plan_cases(const Problem& problem, const VerifyArguments& arguments, std::string_view suffix) {
@@ -114,6 +125,14 @@ std::vector<Case> plan_cases(const Problem& problem, const VerifyArguments& argu
   return cases;
 }
 
+// What its cases are called after.
+std::string suffix_of(const run::WorkloadOptions& options) {
+  std::string suffix;
+  if (options.spectrum != run::Spectrum::kNormal) suffix += fmt::format(", {}", name(options.spectrum));
+  if (options.missing) suffix += ", gradients missing";
+  return suffix;
+}
+
 std::string difference_text(const Problem& problem, const Case& c) {
   const run::Difference& d = *c.difference;
   return fmt::format("{}: parameter '{}' element {} on rank {} is {:.9g}, on one rank {:.9g}", c.name,
@@ -134,20 +153,26 @@ std::string table_text(const Outcome& outcome) {
   for (const Case& c : outcome.rounds.front().cases) {
     if (!c.refusal.empty()) out += fmt::format("\n  skipped    {}", report::printable(c.refusal));
   }
-  const ReferenceCheck::Result& r = outcome.reference;
-  out += fmt::format(
-      "\n  reference  error {:.2e} of the update at most ({}), tolerance {:.0e}: {} matrices, {} elements of others\n",
-      r.max_error, report::printable(r.worst), r.tolerance, report::grouped_text(r.matrices),
-      report::grouped_text(r.elements));
-  return out;
+  for (const Round& round : outcome.rounds) {
+    const ReferenceCheck::Result& r = round.reference;
+    out += fmt::format(
+        "\n  reference  error {:.2e} of the update at most ({}{}), tolerance {:.0e}: {} matrices, {} elements of "
+        "others",
+        r.max_error, report::printable(r.worst), suffix_of(round.workload.options()), r.tolerance,
+        report::grouped_text(r.matrices), report::grouped_text(r.elements));
+  }
+  return out + "\n";
 }
 
 std::string json_text(const Outcome& outcome) {
   Json table = Json::array();
   for (const Round& round : outcome.rounds) {
     for (const Case& c : round.cases) {
-      Json row = {
-          {"strategy", name(c.options.strategy)}, {"waves", c.waves}, {"graph", c.graph}, {"missing", round.missing}};
+      Json row = {{"strategy", name(c.options.strategy)},
+                  {"waves", c.waves},
+                  {"graph", c.graph},
+                  {"spectrum", round.spectrum()},
+                  {"missing", round.missing()}};
       if (!c.refusal.empty()) {
         row["skipped"] = c.refusal;
       } else {
@@ -163,6 +188,15 @@ std::string json_text(const Outcome& outcome) {
       table.push_back(std::move(row));
     }
   }
+  Json errors = Json::array();
+  for (const Round& round : outcome.rounds) {
+    errors.push_back({{"spectrum", round.spectrum()},
+                      {"missing", round.missing()},
+                      {"max_error", round.reference.max_error},
+                      {"tolerance", round.reference.tolerance},
+                      {"worst", round.reference.worst}});
+  }
+  const ReferenceCheck::Result& reference = outcome.nearest().reference;
   const Json json = {{"model", outcome.problem.model},
                      {"ranks", outcome.problem.ranks},
                      {"comm", outcome.arguments.ranks.comm()},
@@ -170,11 +204,12 @@ std::string json_text(const Outcome& outcome) {
                      {"steps", outcome.steps},
                      {"cases", outcome.cases_run()},
                      {"bitwise_equal", outcome.first_difference() == nullptr},
-                     {"max_error", outcome.reference.max_error},
-                     {"tolerance", outcome.reference.tolerance},
-                     {"worst", outcome.reference.worst},
-                     {"reference_matrices", outcome.reference.matrices},
-                     {"reference_elements", outcome.reference.elements},
+                     {"max_error", reference.max_error},
+                     {"tolerance", reference.tolerance},
+                     {"worst", reference.worst},
+                     {"reference_matrices", outcome.checked(&ReferenceCheck::Result::matrices)},
+                     {"reference_elements", outcome.checked(&ReferenceCheck::Result::elements)},
+                     {"errors", std::move(errors)},
                      {"case_table", std::move(table)}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -194,7 +229,7 @@ void verify_rank(Communicator& communicator, const Device& device, Outcome& outc
     verifier.run_one_rank([&](int32_t p, std::span<const std::byte> whole) { reference.take(p, whole); });
     next("float64 reference");
     const ReferenceCheck::Result result = reference.run();
-    if (first) outcome.add(result);
+    if (first) round.reference = result;
     for (Case& c : round.cases) {
       if (!c.refusal.empty()) continue;
       next(c.name);
@@ -212,6 +247,7 @@ void run(const VerifyArguments& arguments) {
   arguments.plans.list(arguments.ranks.cost());  // flags before files
   graphs(arguments, 1);
   missing(arguments);
+  spectra(arguments);
   run::WorkloadOptions options;
   if (!arguments.coefficients.empty()) {
     options.coefficients = for_flag("--coefficients", [&] { return coefficients(arguments.coefficients); });
@@ -224,10 +260,12 @@ void run(const VerifyArguments& arguments) {
     problem.wire = arguments.wire == "f32" ? Dtype::kF32 : Dtype::kBf16;
   }
   Outcome outcome{.problem = problem, .arguments = arguments, .steps = steps, .rounds = {}};
-  for (const bool some : missing(arguments)) {
-    options.missing = some;
-    outcome.rounds.push_back(
-        {some, run::Workload(problem, options), plan_cases(problem, arguments, some ? ", gradients missing" : "")});
+  for (const run::Spectrum spectrum : spectra(arguments)) {
+    for (const bool some : missing(arguments)) {
+      options.spectrum = spectrum;
+      options.missing = some;
+      outcome.rounds.push_back({run::Workload(problem, options), plan_cases(problem, arguments, suffix_of(options))});
+    }
   }
   Progress progress(arguments.ranks.prints() ? Progress::Show::kIfTerminal : Progress::Show::kNever);
   arguments.ranks.run(problem.ranks, [&](Communicator& communicator, const Device& device) {
@@ -237,9 +275,11 @@ void run(const VerifyArguments& arguments) {
   progress.clear();
   print(arguments.json ? json_text(outcome) : table_text(outcome));
   if (const Case* const c = outcome.first_difference()) throw Error(difference_text(problem, *c));
-  if (outcome.reference.share() > 1) {
-    throw Error(fmt::format("parameter '{}' is {:.3g} of its update away from the float64 reference; tolerance {:.0e}",
-                            outcome.reference.worst, outcome.reference.max_error, outcome.reference.tolerance));
+  const ReferenceCheck::Result& reference = outcome.nearest().reference;
+  if (reference.share() > 1) {
+    throw Error(fmt::format(
+        "parameter '{}'{} is {:.3g} of its update away from the float64 reference; tolerance {:.0e}", reference.worst,
+        suffix_of(outcome.nearest().workload.options()), reference.max_error, reference.tolerance));
   }
 }
 
@@ -260,6 +300,11 @@ void add_verify_command(CLI::App& app) {
           "on, off or off,on: leave gradients of some parameters out, on all ranks or some (default off; on cuda "
           "both)")
       ->type_name("M");
+  command
+      .add_option(
+          "--spectrum", arguments->spectrum,
+          fmt::format("all, or some of {}: of the gradients of matrices (default normal)", run::spectrum_names()))
+      ->type_name("S,...");
   add_graph_option(command, arguments->graph, "default both where there is a choice");
   add_coefficients_option(command, arguments->coefficients);
   command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");

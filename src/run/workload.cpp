@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "muster/error.h"
+#include "run/hash.h"
 #include "run/rows.h"
 
 namespace muster::run {
@@ -18,22 +19,9 @@ using layout::Interval;
 using layout::Partition;
 using layout::Run;
 
-constexpr int64_t kWeights = -1;  // in place of a step
-
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
-
-// The sum of four uniform numbers of 16 bits is near enough to normal: mean 2^17 - 2, deviation 2^16 / sqrt(3).
-float value(uint64_t stream, int64_t element, float unit) {
-  const uint64_t bits = mix(stream + static_cast<uint64_t>(element) * 0x9e3779b97f4a7c15);
-  const uint64_t sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
-  return static_cast<float>(static_cast<int32_t>(sum) - 131070) * unit;
-}
-
-float unit_of(float size) { return size * (std::sqrt(3.0F) / 65536.0F); }
+// In place of a step.
+constexpr int64_t kWeights = -1;
+constexpr int64_t kRows = -2;  // what the rows of gradients have at every step
 
 uint16_t to_bf16(float v) {
   const auto bits = std::bit_cast<uint32_t>(v);
@@ -55,13 +43,13 @@ void for_each_row(const Partition& partition, int32_t rank, Visit visit) {
   for (const Run& run : partition.shard(position)) for_each_row(partition.shape(), run, visit);
 }
 
-void write_row(Dtype dtype, uint64_t stream, const Row& row, float unit, void* out) {
+void write_row(Dtype dtype, const Values& values, const Row& row, void* out) {
   if (dtype == Dtype::kF32) {
     float* const to = static_cast<float*>(out) + row.offset;
-    for (int64_t i = 0; i < row.count; ++i) to[i] = value(stream, row.first + i, unit);
+    for (int64_t i = 0; i < row.count; ++i) to[i] = values.at(row.first + i);
   } else {
     uint16_t* const to = static_cast<uint16_t*>(out) + row.offset;
-    for (int64_t i = 0; i < row.count; ++i) to[i] = to_bf16(value(stream, row.first + i, unit));
+    for (int64_t i = 0; i < row.count; ++i) to[i] = to_bf16(values.at(row.first + i));
   }
 }
 
@@ -79,12 +67,21 @@ Workload::Workload(const Problem& problem, const WorkloadOptions& options) : pro
 
 // Of the values: one number a (parameter, step) and, where gradients are averaged, rank.
 uint64_t Workload::stream(int32_t parameter, int64_t step, int32_t rank) const {
-  const uint64_t own = problem_.grad_sync && step != kWeights ? static_cast<uint64_t>(rank) + 1 : 0;
-  uint64_t stream = mix(options_.seed + 0x9e3779b97f4a7c15);
+  const uint64_t own = problem_.grad_sync && step >= 0 ? static_cast<uint64_t>(rank) + 1 : 0;
+  uint64_t stream = mix(options_.seed + kGolden);
   for (const uint64_t part : {static_cast<uint64_t>(parameter), static_cast<uint64_t>(step), own}) {
-    stream = mix(stream + part * 0x9e3779b97f4a7c15 + 1);
+    stream = mix(stream + part * kGolden + 1);
   }
   return stream;
+}
+
+Values Workload::weight_values(int32_t parameter) const {
+  return {stream(parameter, kWeights, kWhole), options_.weight_size};
+}
+
+Values Workload::gradient_values(int32_t parameter, int64_t step, int32_t rank) const {
+  return {problem_.parameters[parameter], options_.spectrum, stream(parameter, step, rank),
+          stream(parameter, kRows, rank), options_.gradient_size};
 }
 
 // By a hash: of a (parameter, step), a quarter has no gradient at all and a quarter has some, of which half the shards
@@ -124,9 +121,8 @@ Dtype Workload::gradient_dtype(int32_t parameter, int32_t rank) const {
 
 void Workload::fill_weights(int32_t parameter, int32_t rank, void* out) const {
   const Dtype dtype = problem_.parameters[parameter].dtype;
-  const uint64_t key = stream(parameter, kWeights, rank);
-  for_each_row(partitions_[parameter], rank,
-               [&](const Row& row) { write_row(dtype, key, row, unit_of(options_.weight_size), out); });
+  const Values values = weight_values(parameter);
+  for_each_row(partitions_[parameter], rank, [&](const Row& row) { write_row(dtype, values, row, out); });
 }
 
 void Workload::fill_gradients(int32_t parameter, int32_t rank, int64_t step, void* out) const {
@@ -136,18 +132,16 @@ void Workload::fill_gradients(int32_t parameter, int32_t rank, int64_t step, voi
     return;
   }
   const Dtype dtype = problem_.parameters[parameter].grad_dtype;
-  const uint64_t key = stream(parameter, step, rank);
-  for_each_row(partitions_[parameter], rank,
-               [&](const Row& row) { write_row(dtype, key, row, unit_of(options_.gradient_size), out); });
+  const Values values = gradient_values(parameter, step, rank);
+  for_each_row(partitions_[parameter], rank, [&](const Row& row) { write_row(dtype, values, row, out); });
 }
 
 std::vector<float> Workload::weights(int32_t parameter, Interval elements) const {
   const Dtype dtype = problem_.parameters[parameter].dtype;
-  const uint64_t key = stream(parameter, kWeights, kWhole);
-  const float unit = unit_of(options_.weight_size);
+  const Values values = weight_values(parameter);
   std::vector<float> out(static_cast<size_t>(elements.size()));
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = rounded(dtype, value(key, elements.begin + static_cast<int64_t>(i), unit));
+    out[i] = rounded(dtype, values.at(elements.begin + static_cast<int64_t>(i)));
   }
   return out;
 }
@@ -155,25 +149,24 @@ std::vector<float> Workload::weights(int32_t parameter, Interval elements) const
 std::vector<float> Workload::gradients(int32_t parameter, Interval elements, int64_t step) const {
   const Dtype dtype = problem_.parameters[parameter].grad_dtype;
   const Partition& partition = partitions_[parameter];
-  const float unit = unit_of(options_.gradient_size);
   std::vector<float> out(static_cast<size_t>(elements.size()));
   if (!problem_.grad_sync) {
-    const uint64_t key = stream(parameter, step, kWhole);
+    const Values values = gradient_values(parameter, step, kWhole);
     for (size_t i = 0; i < out.size(); ++i) {
-      out[i] = rounded(dtype, value(key, elements.begin + static_cast<int64_t>(i), unit));
+      out[i] = rounded(dtype, values.at(elements.begin + static_cast<int64_t>(i)));
     }
   }
   // Where ranks average, those that give something add to zeros; else those that do not give leave zeros.
   for (int32_t rank = 0; rank < problem_.ranks; ++rank) {
     const int32_t position = partition.position_of(rank);
     if (position < 0 || gives_gradient(parameter, position, step) != problem_.grad_sync) continue;
-    const uint64_t key = stream(parameter, step, rank);
+    const Values values = gradient_values(parameter, step, rank);
     for_each_row(partition, rank, [&](const Row& row) {
       const int64_t begin = std::max(row.first, elements.begin);
       const int64_t end = std::min(row.first + row.count, elements.end);
       for (int64_t e = begin; e < end; ++e) {
         float& element = out[e - elements.begin];
-        element = problem_.grad_sync ? element + rounded(dtype, value(key, e, unit)) : 0;
+        element = problem_.grad_sync ? element + rounded(dtype, values.at(e)) : 0;
       }
     });
   }

@@ -10,6 +10,7 @@
 #include "engine/device_bytes.h"
 #include "layout/partition.h"
 #include "muster/optimizer.h"
+#include "run/spectrum.h"
 
 namespace muster::run {
 
@@ -18,6 +19,7 @@ struct WorkloadOptions {
   float weight_size = 0.02F;  // standard deviations; the values are about normal
   float gradient_size = 0.001F;
   bool missing = false;  // leave some gradients out, on every rank or on some shards only; which, differs by step
+  Spectrum spectrum = Spectrum::kNormal;  // of the gradients of matrices; those of AdamW and Lion are about normal
   Coefficients coefficients = muster::coefficients("polar_express");
 };
 
@@ -31,6 +33,7 @@ class Workload {
   Workload(Problem&& problem, const WorkloadOptions& options = {}) = delete;
 
   const Problem& problem() const { return problem_; }
+  const WorkloadOptions& options() const { return options_; }
   // Groups that suit made-up gradients: one for matrices, one for AdamW, one for Lion, all with cautious decay.
   std::vector<Group> groups() const;
 
@@ -58,6 +61,8 @@ class Workload {
 
  private:
   uint64_t stream(int32_t parameter, int64_t step, int32_t rank) const;
+  Values weight_values(int32_t parameter) const;
+  Values gradient_values(int32_t parameter, int64_t step, int32_t rank) const;
   bool gives_gradient(int32_t parameter, int32_t position, int64_t step) const;
 
   const Problem& problem_;

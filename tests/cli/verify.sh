@@ -20,6 +20,12 @@ for mesh in fsdp=1 fsdp=5 fsdp=8 fsdp=2,tp=2 tp=3,fsdp=2 replicate=3 replicate=2
   gives mesh "$muster" verify "$small" --mesh "$mesh" --layers 1 --json
   holds "mesh['bitwise_equal'] and mesh['max_error'] < mesh['tolerance'] and mesh['cases'] > 8 or print('$mesh')"
 done
+gives tp "$muster" verify "$small" --mesh tp=3 --json
+holds 'tp["bitwise_equal"] and tp["max_error"] < tp["tolerance"] and tp["cases"] > 8'
+for mesh in ep=3 ep=4 fsdp=2,ep=2 replicate=2,ep=2 tp=2,ep=2; do
+  gives mesh "$muster" verify "$experts" --mesh "$mesh" --missing off,on --steps 3 --json
+  holds "mesh['bitwise_equal'] and mesh['max_error'] < mesh['tolerance'] and mesh['cases'] > 16 or print('$mesh')"
+done
 sed 's/"name": "small",/"name": "sync", "grad_sync": true,/' "$small" >"$work/sync.model"
 gives sync "$muster" verify "$work/sync.model" --mesh replicate=3 --json
 holds 'sync["bitwise_equal"] and sync["max_error"] < sync["tolerance"]'
@@ -41,6 +47,23 @@ done
 gives safe "$muster" verify "$small" --ranks 2 --strategy global --waves 1 --coefficients polar_express_safe --json
 holds 'safe["bitwise_equal"] and safe["max_error"] < safe["tolerance"]'
 
+echo "== gradients with awkward spectra"
+for wire in f32 bf16; do
+  gives spectra "$muster" verify "$small" --ranks 3 --strategy global,megabatch --waves 2 --spectrum all --wire "$wire" \
+    --json
+  holds 'spectra["cases"] == 14 and spectra["bitwise_equal"] and len(spectra["errors"]) == 7'
+  holds "all(0 < e['max_error'] < e['tolerance'] for e in spectra['errors']) or print('$wire', spectra['errors'])"
+  holds '[c["spectrum"] for c in spectra["case_table"]][::2] == [e["spectrum"] for e in spectra["errors"]]'
+done
+for mesh in fsdp=2,tp=2 fsdp=2,ep=2 replicate=2,fsdp=2; do
+  gives some "$muster" verify "$experts" --mesh "$mesh" --steps 3 --missing on --spectrum steep,low_rank --wire f32 \
+    --coefficients polar_express_safe --json
+  holds "some['bitwise_equal'] and some['max_error'] < some['tolerance'] and some['cases'] > 16 or print('$mesh')"
+done
+gives average "$muster" verify "$work/sync.model" --mesh replicate=2,fsdp=2 --strategy global \
+  --spectrum outliers,equal --json
+holds 'average["bitwise_equal"] and average["max_error"] < average["tolerance"]'
+
 echo "== over MPI"
 if has_mpi; then
   for ranks in 1 2 4; do
@@ -48,6 +71,8 @@ if has_mpi; then
     holds "mpi['comm'] == 'mpi' and mpi['ranks'] == $ranks and mpi['bitwise_equal'] and mpi['cases'] > 8"
     holds 'mpi["max_error"] == plain["max_error"]'
   done
+  gives mpi on 4 "$muster" verify "$experts" --mesh fsdp=2,ep=2 --missing on --spectrum normal,low_rank --json
+  holds 'mpi["ranks"] == 4 and mpi["bitwise_equal"] and mpi["max_error"] < mpi["tolerance"] and mpi["cases"] > 16'
   refuses 2 '4 ranks, but mpirun started 2' on 2 "$muster" verify "$small" --ranks 4
   refuses 2 '4 ranks, but mpirun started 1' on 1 "$muster" verify "$small" --ranks 4
   refuses 2 '--steps' on 2 "$muster" verify "$small" --ranks 2 --steps x
@@ -80,6 +105,9 @@ refuses 2 '--device: "tpu"' "$muster" verify "$small" --ranks 2 --device tpu --c
 refuses 2 '--graph' "$muster" verify "$small" --ranks 2 --graph on
 refuses 2 '--graph' "$muster" verify "$small" --ranks 2 --graph maybe
 refuses 2 '--missing' "$muster" verify "$small" --ranks 2 --missing on,on
+refuses 2 '--spectrum: "flat"' "$muster" verify "$small" --ranks 2 --spectrum steep,flat
+refuses 2 '--spectrum: ""' "$muster" verify "$small" --ranks 2 --spectrum steep,
+refuses 2 'twice' "$muster" verify "$small" --ranks 2 --spectrum steep,equal,steep
 refuses 2 '--coefficients' "$muster" verify "$small" --ranks 2 --coefficients magic
 if ! has_gpu; then
   refuses 2 '--device' "$muster" verify "$small" --ranks 2 --device cuda

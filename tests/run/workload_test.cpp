@@ -50,8 +50,9 @@ void for_random_problems(const std::function<void(const Problem&)>& body) {
 }
 
 TEST(Workload, GivesEveryLayoutTheSameLogicalValues) {
-  for_random_problems([](const Problem& problem) {
-    const Workload workload(problem);
+  size_t problems = 0;
+  for_random_problems([&](const Problem& problem) {
+    const Workload workload(problem, {.spectrum = all_spectra()[problems++ % all_spectra().size()]});
     for (int32_t p = 0; p < std::ssize(problem.parameters); ++p) {
       const Parameter& parameter = problem.parameters[p];
       const int64_t count = element_count(parameter.shape);

@@ -106,6 +106,24 @@ cat >"$small" <<'JSON'
 }
 JSON
 
+# The same with experts: 5 and 3 of them divide over no two ranks, and some ranks get none.
+experts=$work/experts.model
+cat >"$experts" <<'JSON'
+{
+  "name": "experts",
+  "defaults": {
+    "order": ["ep", "fsdp"],
+    "placements": {"fsdp": "shard(0)", "ep": "replicate", "tp": "shard(1)", "replicate": "replicate"}
+  },
+  "parameters": [
+    {"name": "embed", "shape": [61, 24], "algorithm": "adamw"},
+    {"name": "up", "shape": [5, 48, 20], "placements": {"ep": "shard(0)", "tp": "shard(2)"}},
+    {"name": "down", "shape": [3, 20, 31], "dtype": "bf16", "placements": {"ep": "shard(0)", "tp": "shard(1)"}},
+    {"name": "patch", "shape": [31, 3, 4, 4], "flatten": true, "algorithm": "muon"}
+  ]
+}
+JSON
+
 finish() {
   if ((failures > 0)); then
     echo "$failures checks failed" >&2
