@@ -1,10 +1,12 @@
 // Polishing on the GPU for the shapes of workloads A, B and C: recorded steps, two lanes, bf16 in place. Then symmetric
-// products alone, beside cuBLAS. Arguments: none, or one of `polish`, `products`; and the size of sub-batches.
+// products alone, beside cuBLAS. Arguments: none, or one of `polish`, `products`; and the size of sub-batches. Or
+// `file`, the name of a file of bf16 matrices of one shape, which it polishes in place, their number, rows and columns.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <cuda_runtime_api.h>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,25 +43,25 @@ void fill(void* device, int64_t count, Half type) {
 
 // Median milliseconds of f on a stream.
 template <typename F>
-double milliseconds(cudaStream_t stream, const F& f) {
+double milliseconds(cudaStream_t stream, const F& f, int times = kTimes + 3) {
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
   check(cudaEventCreate(&begin), "event");
   check(cudaEventCreate(&end), "event");
-  std::vector<float> times;
-  for (int i = 0; i < kTimes + 3; ++i) {
+  std::vector<float> all;
+  for (int i = 0; i < times; ++i) {
     check(cudaEventRecord(begin, stream), "record");
     f();
     check(cudaEventRecord(end, stream), "record");
     check(cudaEventSynchronize(end), "wait");
     float ms = 0;
     check(cudaEventElapsedTime(&ms, begin, end), "time");
-    if (i >= 3) times.push_back(ms);
+    if (i >= 3 || times == 1) all.push_back(ms);
   }
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
-  std::sort(times.begin(), times.end());
-  return static_cast<double>(times[times.size() / 2]);
+  std::sort(all.begin(), all.end());
+  return static_cast<double>(all[all.size() / 2]);
 }
 
 // Matrices of one shape, to be polished in sub-batches.
@@ -96,7 +98,7 @@ struct Polishing {
   int64_t scratch = 0;  // bytes, of both lanes
 };
 
-Polishing polish(const std::vector<std::unique_ptr<Job>>& jobs, int64_t together) {
+Polishing polish(const std::vector<std::unique_ptr<Job>>& jobs, int64_t together, int times = kTimes + 3) {
   int multiprocessors = 0;
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "device");
   Queue queue(nullptr);
@@ -109,24 +111,27 @@ Polishing polish(const std::vector<std::unique_ptr<Job>>& jobs, int64_t together
   for (const auto& job : jobs) bytes = std::max(bytes, polisher.workspace(job->shape, batch_of(*job), job->options));
   const Memory workspaces(bytes * Queue::kLanes);
   check(cudaDeviceSynchronize(), "jobs");
-  const double ms = milliseconds(queue.main(), [&] {
-    do {
-      queue.begin_step(true);
-      int number = 0;
-      for (const auto& job : jobs) {
-        const auto each = static_cast<size_t>(batch_of(*job));
-        for (size_t begin = 0; begin < job->matrices.size(); begin += each, ++number) {
-          const int lane = number % Queue::kLanes;
-          const auto part =
-              std::span<const PolishMatrix>(job->matrices).subspan(begin, std::min(each, job->matrices.size() - begin));
-          queue.lane(lane);
-          polisher.run(job->options, job->shape, part, {static_cast<char*>(workspaces.data) + lane * bytes, bytes},
-                       queue);
-        }
-      }
-      queue.join_lanes();
-    } while (!queue.end_step());
-  });
+  const double ms = milliseconds(
+      queue.main(),
+      [&] {
+        do {
+          queue.begin_step(true);
+          int number = 0;
+          for (const auto& job : jobs) {
+            const auto each = static_cast<size_t>(batch_of(*job));
+            for (size_t begin = 0; begin < job->matrices.size(); begin += each, ++number) {
+              const int lane = number % Queue::kLanes;
+              const auto part = std::span<const PolishMatrix>(job->matrices)
+                                    .subspan(begin, std::min(each, job->matrices.size() - begin));
+              queue.lane(lane);
+              polisher.run(job->options, job->shape, part, {static_cast<char*>(workspaces.data) + lane * bytes, bytes},
+                           queue);
+            }
+          }
+          queue.join_lanes();
+        } while (!queue.end_step());
+      },
+      times);
   return {ms, queue.launches(), bytes * Queue::kLanes};
 }
 
@@ -212,6 +217,23 @@ void report_products() {
   }
 }
 
+// For whoever wants to compare results.
+int polish_file(const char* name, int64_t count, MatrixShape shape) {
+  std::vector<std::unique_ptr<Job>> jobs;
+  jobs.push_back(std::make_unique<Job>(count, shape, false));
+  std::vector<char> bytes(static_cast<size_t>(count * shape.rows * shape.columns * 2));
+  std::fstream file(name, std::ios::in | std::ios::out | std::ios::binary);
+  if (!file.read(bytes.data(), std::ssize(bytes))) {
+    std::fprintf(stderr, "%s: cannot read %zu bytes\n", name, bytes.size());
+    return 1;
+  }
+  check(cudaMemcpy(jobs[0]->memory->data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
+  polish(jobs, 0, 1);
+  check(cudaMemcpy(bytes.data(), jobs[0]->memory->data, bytes.size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  file.seekp(0);
+  return file.write(bytes.data(), std::ssize(bytes)).flush() ? 0 : 1;
+}
+
 }  // namespace
 }  // namespace muster::kernels::cuda
 
@@ -223,6 +245,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "file" && argc == 6)
+    return polish_file(argv[2], std::atoll(argv[3]), {std::atoll(argv[4]), std::atoll(argv[5])});
   if (what.empty() || what == "polish") report_polishing(argc > 2 ? std::atoll(argv[2]) : 0);
   if (what.empty() || what == "products") report_products();
 }

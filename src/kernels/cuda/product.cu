@@ -59,22 +59,15 @@ int multiprocessors() {
 // By measurement (docs/kernels.md): large tiles where the device runs out of power, small ones where it runs out of
 // them.
 Work work_of(const Product& p) {
-  return std::min(p.d.rows, p.d.columns) >= (p.symmetric ? 4096 : 2048) ? Work::kTogether : Work::kInTurns;
+  const bool alone = p.symmetric && p.c.data == nullptr;
+  return std::min(p.d.rows, p.d.columns) >= (alone ? 4096 : 2048) ? Work::kTogether : Work::kInTurns;
 }
 
-int64_t tile_rows(const Product& p) {
+int tile_height(const Product& p) {
   return work_of(p) == Work::kTogether ? Ring<Work::kTogether>::kRows : Ring<Work::kInTurns>::kRows;
 }
 
-int64_t tile_count(const Product& p) {
-  const int64_t rows = tile_rows(p);
-  const int64_t down = (p.d.rows + rows - 1) / rows;
-  const int64_t across = (p.d.columns + kTile - 1) / kTile;
-  if (!p.symmetric) return down * across;
-  int64_t count = 0;
-  for (int64_t i = 1; i <= down; ++i) count += std::min(i * rows / kTile, across);
-  return count;
-}
+Tiles tiles_in(const Product& p) { return tiles_of(p.symmetric, tile_height(p), p.d.rows, p.d.columns); }
 
 template <typename T, Work kWork, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta, Extra kExtra>
 void launch_as(const Product& p, cudaStream_t stream) {
@@ -86,23 +79,32 @@ void launch_as(const Product& p, cudaStream_t stream) {
   shape.rows = static_cast<int>(p.d.rows);
   shape.columns = static_cast<int>(p.d.columns);
   shape.batch = static_cast<int>(p.batch);
-  shape.tiles_across = static_cast<int>((p.d.columns + kTile - 1) / kTile);
-  shape.tiles = static_cast<int>(tile_count(p));
+  shape.tiles = tiles_in(p);
   shape.c_pitch = p.c.pitch;
   shape.c_stride = p.c.stride;
   shape.scalars_stride = p.scalars_stride;
   const Matrices& also = kExtra == Extra::kIdentity ? p.d_and_identity : p.d;
-  const CUtensorMap a = boxes_of(p.a, p.type, p.batch, kAcrossA ? 64 : Ring<kWork>::kRows);
+  const CUtensorMap a = boxes_of(p.a, p.type, p.batch, kAcrossA ? 64 : Ring<kWork>::kBoxRows);
   const CUtensorMap b = boxes_of(p.b, p.type, p.batch, kAcrossB ? 64 : kTile);
   const CUtensorMap d = boxes_of(p.d, p.type, p.batch, 64);
   const CUtensorMap d_strip = boxes_of(p.d, p.type, p.batch, 16);
   const CUtensorMap extra = boxes_of(also, p.type, p.batch, 64);
   const CUtensorMap extra_strip = boxes_of(also, p.type, p.batch, 16);
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(multiprocessors(), tile_count(p) * p.batch));
-  kernel<<<blocks, kThreads, Ring<kWork>::kSharedBytes, stream>>>(a, b, d, d_strip, extra, extra_strip,
-                                                                  static_cast<const T*>(p.c.data), p.scalars, shape,
-                                                                  {p.identity, p.row_squares});
-  check(cudaGetLastError(), "product");
+  constexpr int kCluster = Ring<kWork>::kCluster;
+  const int64_t clusters = std::min<int64_t>(multiprocessors(), shape.tiles.count * p.batch + kCluster - 1) / kCluster;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kCluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(clusters * kCluster);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = Ring<kWork>::kSharedBytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = kCluster > 1 ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, a, b, d, d_strip, extra, extra_strip, static_cast<const T*>(p.c.data),
+                           p.scalars, shape, ExtraOutput{p.identity, p.row_squares}),
+        "product");
 }
 
 template <typename T, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta, Extra kExtra>
@@ -212,8 +214,8 @@ void multiply(const Product& p, Queue& queue, Cublas* instead) {
 
 double flops(const Product& p) {
   const int64_t inner = p.a_transposed ? p.a.rows : p.a.columns;
-  return 2.0 * kTile * static_cast<double>(tile_rows(p) * tile_count(p)) * static_cast<double>(inner) *
-         static_cast<double>(p.batch);
+  const int64_t executed = int64_t{kTile} * tile_height(p) * tiles_in(p).count;
+  return 2.0 * static_cast<double>(executed) * static_cast<double>(inner) * static_cast<double>(p.batch);
 }
 
 }  // namespace muster::kernels::cuda

@@ -3,10 +3,10 @@
 
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/sm90.cuh"
+#include "kernels/cuda/tiles.h"
 
 namespace muster::kernels::cuda {
 
-constexpr int kTile = 128;  // columns of a tile, and rows of a warpgroup's part of one
 constexpr int kDepth = 64;
 constexpr int kHalfBytes = 2;
 constexpr int kBoxBytes = 64 * 64 * kHalfBytes;  // what the copy engine moves at once: 64 rows of 128 bytes
@@ -15,13 +15,16 @@ constexpr int kThreads = 3 * 128;
 
 // A block has two warpgroups that multiply, and a warp that feeds them from a ring of stages, each 64 deep.
 // In turns: each has a 128 x 128 tile; while one multiplies, the other writes out what it had. Together: both work on
-// one 256 x 128 tile, for which less is loaded.
+// one 256 x 128 tile, for which less is loaded; and two blocks, a cluster, on neighbouring tiles. Those are mostly in
+// one row of tiles, and need the same rows of A: each block loads half of them for both.
 enum class Work : uint8_t { kInTurns, kTogether };
 
 template <Work kWork>
 struct Ring {
   static constexpr bool kTogether = kWork == Work::kTogether;
   static constexpr int kRows = kTogether ? 2 * kTile : kTile;
+  static constexpr int kCluster = kTogether ? 2 : 1;  // blocks
+  static constexpr int kBoxRows = kRows / kCluster;   // of A, loaded at once
   static constexpr int kStages = kTogether ? 4 : 5;
   static constexpr int kBuffers =
       kTogether ? 1 : 2;  // on the way out, a warpgroup: in one it is staged, the other leaves
@@ -36,8 +39,7 @@ struct Shape {
   int rows;
   int columns;
   int batch;
-  int tiles_across;  // tiles in a row
-  int tiles;         // a matrix
+  Tiles tiles;
   int64_t c_pitch;
   int64_t c_stride;
   int64_t scalars_stride;
@@ -54,31 +56,6 @@ struct ExtraOutput {
   const Scalars* identity;
   float* squares;
 };
-
-struct Tile {
-  int matrix;
-  int row;  // of its first element
-  int column;
-};
-
-template <bool kSymmetric, int kRows>
-__device__ Tile tile_at(int number, const Shape& shape) {
-  int rest = number % shape.tiles;
-  int row = 0;
-  int column = 0;
-  if constexpr (kSymmetric) {
-    // A row of tiles has those up to the diagonal.
-    for (int width = kRows / kTile; rest >= width; width = min(width + kRows / kTile, shape.tiles_across)) {
-      rest -= width;
-      ++row;
-    }
-    column = rest;
-  } else {
-    row = rest / shape.tiles_across;
-    column = rest % shape.tiles_across;
-  }
-  return {number / shape.tiles, row * kRows, column * kTile};
-}
 
 // Above the diagonal of a block of 64 x 64, the 2 x 2 that thread t of 128 writes: visit(row, column of the first).
 template <typename Visit>
@@ -110,6 +87,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr bool kTogether = Stages::kTogether;
   constexpr int kStages = Stages::kStages;
   constexpr int kStageBytes = Stages::kBytes;
+  constexpr int kCluster = Stages::kCluster;
   extern __shared__ __align__(1024) uint8_t memory[];
   const uint32_t base = shared_address(memory);
   const uint32_t staging = base + kStages * kStageBytes;
@@ -120,37 +98,53 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       barrier_init(full(s), 1);
-      barrier_init(empty(s), kTogether ? 2 : 1);
+      barrier_init(empty(s), (kTogether ? 2 : 1) * kCluster);
     }
     barrier_init(turn(0), 1);
     barrier_init(turn(1), 1);
     barrier_init_fence();
   }
-  __syncthreads();
+  kCluster > 1 ? cluster_sync() : __syncthreads();
 
-  const int total = shape.tiles * shape.batch;
+  const int total = shape.tiles.count * shape.batch;
   const int steps = (shape.inner + kDepth - 1) / kDepth;
-  const int first_tile = static_cast<int>(blockIdx.x);
+  const int block = static_cast<int>(blockIdx.x) % kCluster;
+  const int first_tile = static_cast<int>(blockIdx.x) - block;  // of the cluster's
   const int grid = static_cast<int>(gridDim.x);
+  // If the last tile has no neighbour, both blocks have it.
+  const auto tile_of = [&](int number) {
+    return tile_at<kSymmetric, Stages::kRows>(min(number, total - 1), shape.tiles);
+  };
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x != 0) return;
     int stage = 0;
     uint32_t parity = 1;
+    Tile next = tile_of(first_tile + block);
+    Tile next_other = tile_of(first_tile + kCluster - 1 - block);
     for (int t = first_tile; t < total; t += grid) {
-      const Tile tile = tile_at<kSymmetric, Stages::kRows>(t, shape);
+      const Tile tile = next;
+      const bool shared = kCluster > 1 && tile.matrix == next_other.matrix && tile.row == next_other.row;
+      const auto load_a = [&](int part, uint32_t to, int depth) {
+        to += part * Stages::kBoxRows * kDepth * kHalfBytes;
+        const int row = tile.row + part * Stages::kBoxRows;
+        const auto load = [&](uint32_t at, int x, int y) {
+          shared ? load_box_for_both(at, a_map, full(stage), x, y, tile.matrix)
+                 : load_box(at, a_map, full(stage), x, y, tile.matrix);
+        };
+        if constexpr (kAcrossA) {
+          for (int x = 0; x < Stages::kBoxRows / 64; ++x) load(to + x * kBoxBytes, row + x * 64, depth);
+        } else {
+          load(to, depth, row);
+        }
+      };
       for (int s = 0; s < steps; ++s) {
         barrier_wait(empty(stage), parity);
         barrier_expect(full(stage), kStageBytes);
         const uint32_t a = base + stage * kStageBytes;
         const uint32_t b = a + Stages::kABytes;
-        if constexpr (kAcrossA) {
-          for (int x = 0; x < Stages::kRows / 64; ++x) {
-            load_box(a + x * kBoxBytes, a_map, full(stage), tile.row + x * 64, s * kDepth, tile.matrix);
-          }
-        } else {
-          load_box(a, a_map, full(stage), s * kDepth, tile.row, tile.matrix);
-        }
+        load_a(block, a, s * kDepth);
+        if (kCluster > 1 && !shared) load_a(1 - block, a, s * kDepth);
         if constexpr (kAcrossB) {
           load_box(b, b_map, full(stage), tile.column, s * kDepth, tile.matrix);
           load_box(b + kBoxBytes, b_map, full(stage), tile.column + 64, s * kDepth, tile.matrix);
@@ -161,8 +155,13 @@ __global__ void __launch_bounds__(kThreads, 1)
           stage = 0;
           parity ^= 1;
         }
+        if (s == 0) {  // while there is time
+          next = tile_of(t + grid + block);
+          next_other = tile_of(t + grid + kCluster - 1 - block);
+        }
       }
     }
+    if (kCluster > 1) cluster_sync();  // nobody writes into a block that is gone
     return;
   }
 
@@ -174,10 +173,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t part = staging + group * Stages::kBuffers * kStagingBytes;
   constexpr bool kTwo = Stages::kBuffers == 2 && kExtra != Extra::kIdentity;
 
+  // Both blocks of a cluster load into a stage, so both must be through with it.
+  const uint32_t empty_there = kCluster > 1 ? address_in(static_cast<uint32_t>(1 - block), empty(0)) : 0;
+  const auto release = [&](int stage) {
+    if (!elected) return;
+    barrier_arrive(empty(stage));
+    if (kCluster > 1) barrier_arrive_there(empty_there + 8 * stage);
+  };
   int number = kTogether ? 0 : group;  // of this block's tiles
   const int skip = kTogether ? 1 : 2;
   for (int t = first_tile + number * grid; t < total; t += skip * grid, number += skip) {
-    Tile tile = tile_at<kSymmetric, Stages::kRows>(t, shape);
+    Tile tile = tile_of(t + block);
     if (kTogether) tile.row += group * kTile;  // this group's part
     const auto [alpha, beta] = load_pair(scalars + tile.matrix * shape.scalars_stride);
     // A warp has 16 rows of each half of the tile; 16 lanes with 16 bytes each are a row of C.
@@ -220,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (kBeta && s + 1 == steps) load_c(c_rows, 0);
       if (s > 0) {
         multiply_wait<1>();
-        if (elected) barrier_arrive(empty((stage + kStages - 1) % kStages));
+        release((stage + kStages - 1) % kStages);
       }
       if (++stage == kStages) {
         stage = 0;
@@ -228,7 +234,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     multiply_wait<0>();
-    if (elected) barrier_arrive(empty((stage + kStages - 1) % kStages));
+    release((stage + kStages - 1) % kStages);
 
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -300,7 +306,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           squares[i] += __shfl_xor_sync(0xffffffff, squares[i], 1);
           squares[i] += __shfl_xor_sync(0xffffffff, squares[i], 2);
           const int of_row = row + warp * 16 + lane / 4 + 8 * i;
-          const int64_t sum = static_cast<int64_t>(tile.matrix) * shape.tiles_across + tile.column / kTile;
+          const int64_t sum = static_cast<int64_t>(tile.matrix) * shape.tiles.across + tile.column / kTile;
           if (lane % 4 == 0 && of_row < shape.rows) extra.squares[sum * shape.rows + of_row] = squares[i];
         }
       }
@@ -384,6 +390,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   if (lane == 0) stores_done();
+  if (kCluster > 1) cluster_sync();
 #endif
 }
 

@@ -30,6 +30,19 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// Where another block of the cluster has what is here at an address; arriving there.
+__device__ inline uint32_t address_in(uint32_t block, uint32_t address) {
+  uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+  return there;
+}
+__device__ inline void barrier_arrive_there(uint32_t there) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
+}
+// All threads of a cluster that have not returned.
+__device__ inline void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
 __device__ inline void warpgroup_sync(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
 
 // The bulk tensor copy engine.
@@ -38,6 +51,14 @@ __device__ inline void load_box(uint32_t to, const CUtensorMap& map, uint32_t ba
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
           "r"(to),
       "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+// Into both blocks of a cluster, at the same place, announced at the same barrier of each.
+__device__ inline void load_box_for_both(uint32_t to, const CUtensorMap& map, uint32_t barrier, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(uint16_t{3})
       : "memory");
 }
 __device__ inline void store_box(const CUtensorMap& map, uint32_t from, int x, int y, int z) {
