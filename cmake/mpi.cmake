@@ -2,8 +2,11 @@
 
 # The component that a project of C++ alone can find; of its bindings only those of C are used.
 set(MPI_CXX_SKIP_MPICXX ON)
-find_package(MPI COMPONENTS CXX)
-set(MUSTER_MPI ${MPI_CXX_FOUND})
+set(MUSTER_MPI OFF)
+if(NOT MUSTER_PORTABLE)
+  find_package(MPI COMPONENTS CXX)
+  set(MUSTER_MPI ${MPI_CXX_FOUND})
+endif()
 
 # Keeps either src/comm/mpi/no_mpi.cpp or the rest of that folder.
 function(muster_choose_mpi_sources list)

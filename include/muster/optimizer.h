@@ -166,6 +166,11 @@ class Optimizer {
 
   // Waits for the steps under way on a device, and throws what they came to.
   void synchronize();
+  // On a device: `stream` is Device::stream from now on.
+  void follow(void* stream);
+  // This rank's shard of a parameter, and what else its form says, is at these addresses now, values and all. Not
+  // collective. Throws InvalidArgument.
+  void move(int32_t parameter, void* weight, void* extra = nullptr);
 
   const StepStats& last_step() const;            // the last that was not refused
   const std::vector<TraceEvent>& trace() const;  // of the last step, if it was asked for

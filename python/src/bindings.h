@@ -7,6 +7,7 @@ namespace muster::python {
 
 void bind_problem(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);
+void bind_nccl(nanobind::module_& module);
 void bind_optimizer(nanobind::module_& module);
 
 }  // namespace muster::python

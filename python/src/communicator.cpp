@@ -130,6 +130,9 @@ void bind_communicator(nb::module_& module) {
   nb::class_<Communicator>(module, "Communicator")
       .def_prop_ro("rank", &Communicator::rank)
       .def_prop_ro("size", &Communicator::size)
+      .def(
+          "barrier", [](Communicator& communicator, std::string_view label) { communicator.barrier(label)->wait(); },
+          "label"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("abort", &Communicator::abort, "reason"_a);
   nb::class_<PythonCommunicator, Communicator>(module, "PythonCommunicator")
       .def(nb::init<int32_t, int32_t, double, nb::callable>(), "rank"_a, "size"_a, "timeout"_a, "post"_a,

@@ -15,5 +15,6 @@ NB_MODULE(_muster, module) {
   nb::exception<muster::Internal>(module, "Internal", PyExc_RuntimeError);
   muster::python::bind_problem(module);
   muster::python::bind_communicator(module);
+  muster::python::bind_nccl(module);
   muster::python::bind_optimizer(module);
 }

@@ -2,11 +2,13 @@
 #include "muster/optimizer.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
@@ -42,20 +44,26 @@ class Engine {
   Engine(Problem problem, OptimizerOptions options, Communicator& communicator, std::vector<ParameterMemory> memory)
       : plan_options_(options.plan),
         rank_(communicator.rank()),
-        optimizer_(std::move(problem), std::move(options), communicator, std::move(memory)) {}
+        optimizer_(std::in_place, std::move(problem), std::move(options), communicator, std::move(memory)) {}
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  ~Engine() {
+    const nb::gil_scoped_release no_gil;  // it waits for the steps under way
+    optimizer_.reset();
+  }
 
-  Optimizer& optimizer() { return optimizer_; }
+  Optimizer& optimizer() { return *optimizer_; }
 
   template <typename Make>
   std::string report(Make make) {
-    const Problem& problem = optimizer_.problem();
-    const Plan& plan = optimizer_.plan();
+    const Problem& problem = optimizer_->problem();
+    const Plan& plan = optimizer_->plan();
     const PlanSummary summary = summarize(problem, plan, plan_options_.cost);
     return make(report::PlanReport{problem, plan, summary, plan_options_.cost, 0, plan_options_.scratch_bytes});
   }
   std::string trace_json() {
-    const StepStats& stats = optimizer_.last_step();
-    report::TracedStep step{rank_, "step " + std::to_string(stats.step), 0, 0, optimizer_.trace()};
+    const StepStats& stats = optimizer_->last_step();
+    report::TracedStep step{rank_, "step " + std::to_string(stats.step), 0, 0, optimizer_->trace()};
     if (step.events.empty()) throw InvalidArgument("no trace: ask the step for one");
     step.begin_ns = step.events.front().begin_ns;
     for (const TraceEvent& event : step.events) {
@@ -68,7 +76,7 @@ class Engine {
  private:
   PlanOptions plan_options_;
   int32_t rank_;
-  Optimizer optimizer_;
+  std::optional<Optimizer> optimizer_;
 };
 
 nb::dict stats(const StepStats& stats) {
@@ -135,13 +143,24 @@ void bind_options(nb::module_& module) {
             new (memory) ParameterMemory{reinterpret_cast<void*>(weight), reinterpret_cast<void*>(extra), form, group};
           },
           "weight"_a, "form"_a, "group"_a, "extra"_a = 0);
+  nb::class_<Device>(module, "Device")
+      .def_static("cpu", [] { return Device{}; })
+      .def_static(
+          "cuda",
+          [](int index, uintptr_t stream) {
+            return Device{Device::Kind::kCuda, index, reinterpret_cast<void*>(stream)};
+          },
+          "index"_a, "stream"_a, "`stream` is the caller's, as torch.cuda.Stream.cuda_stream.");
+  module.def("cuda_available", &cuda_available, "Built in, and there is a device.");
   nb::class_<OptimizerOptions>(module, "OptimizerOptions")
       .def(nb::init<>())
       .def_rw("plan", &OptimizerOptions::plan)
       .def_rw("groups", &OptimizerOptions::groups)
       .def_rw("momentum", &OptimizerOptions::momentum)
       .def_rw("threads", &OptimizerOptions::threads)
-      .def_rw("seed", &OptimizerOptions::seed);
+      .def_rw("seed", &OptimizerOptions::seed)
+      .def_rw("device", &OptimizerOptions::device)
+      .def_rw("graph", &OptimizerOptions::graph);
   nb::class_<StepOptions>(module, "StepOptions")
       .def(nb::init<>())
       .def_rw("grad_scale", &StepOptions::grad_scale)
@@ -171,7 +190,7 @@ void bind_optimizer(nb::module_& module) {
           [](Engine& engine, const Addresses& gradients, const StepOptions& options) {
             engine.optimizer().step(pointers(gradients), options);
           },
-          "gradients"_a, "options"_a = StepOptions{}, NoGil(), "One address a parameter; 0: no gradient.")
+          "gradients"_a, "options"_a, NoGil(), "One address a parameter; 0: no gradient.")
       .def(
           "grad_norm",
           [](Engine& engine, const Addresses& gradients, double grad_scale) {
@@ -179,7 +198,18 @@ void bind_optimizer(nb::module_& module) {
           },
           "gradients"_a, "grad_scale"_a = 1.0, NoGil())
       .def(
-          "synchronize", [](Engine& engine) { engine.optimizer().synchronize(); }, NoGil())
+          "synchronize", [](Engine& engine) { engine.optimizer().synchronize(); }, NoGil(),
+          "Waits for the steps under way on a device, and raises what they came to.")
+      .def(
+          "follow",
+          [](Engine& engine, uintptr_t stream) { engine.optimizer().follow(reinterpret_cast<void*>(stream)); },
+          "stream"_a, "Keeps the order with this stream from now on.")
+      .def(
+          "move",
+          [](Engine& engine, int32_t parameter, uintptr_t weight, uintptr_t extra) {
+            engine.optimizer().move(parameter, reinterpret_cast<void*>(weight), reinterpret_cast<void*>(extra));
+          },
+          "parameter"_a, "weight"_a, "extra"_a = 0, "This rank's shard of it is at these addresses now.")
       .def("stats", [](Engine& engine) { return stats(engine.optimizer().last_step()); })
       .def("trace_json", &Engine::trace_json)
       .def(

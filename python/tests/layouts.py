@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -35,6 +35,10 @@ class Model(nn.Module):
             parameter.data = torch.arange(parameter.numel(), dtype=torch.float32).reshape(parameter.shape)
 
 
+def _mesh(model: nn.Module, sizes: tuple[int, ...], names: tuple[str, ...] | None = None) -> DeviceMesh:
+    return init_device_mesh(next(model.parameters()).device.type, sizes, mesh_dim_names=names)
+
+
 def _replace(model: nn.Module, name: str, mesh, placements) -> None:
     whole = getattr(model, name).detach()
     setattr(model, name, nn.Parameter(distribute_tensor(whole, mesh, placements, src_data_rank=None)))
@@ -45,19 +49,19 @@ def alone(model: Model, ranks: int) -> None:
 
 
 def fsdp(model: Model, ranks: int) -> None:
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = _mesh(model, (ranks,))
     for layer in (model.up, model.down):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
 
 
 def fsdp_columns(model: Model, ranks: int) -> None:
-    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("anything",))
+    mesh = _mesh(model, (ranks,), ("anything",))
     fully_shard(model, mesh=mesh, shard_placement_fn=lambda p: Shard(p.ndim - 1 if p.shape[-1] % ranks == 0 else 0))
 
 
 def hsdp(model: Model, ranks: int) -> None:
-    fully_shard(model, mesh=init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("a", "b")))
+    fully_shard(model, mesh=_mesh(model, (2, ranks // 2), ("a", "b")))
 
 
 def _parallelize(model: Model, mesh) -> None:
@@ -65,20 +69,21 @@ def _parallelize(model: Model, mesh) -> None:
         model,
         mesh,
         {"up": ColwiseParallel(), "down": RowwiseParallel(), "small": ColwiseParallel(), "odd": ColwiseParallel()},
+        src_data_rank=None,  # all have the same
     )
 
 
 def tp(model: Model, ranks: int) -> None:
-    _parallelize(model, init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",)))
+    _parallelize(model, _mesh(model, (ranks,), ("tp",)))
 
 
 def dp_tp(model: Model, ranks: int) -> None:
     """Tensor parallelism on slices of a mesh; its replicas are nowhere in the DTensors."""
-    _parallelize(model, init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("dp", "tp"))["tp"])
+    _parallelize(model, _mesh(model, (ranks // 2, 2), ("dp", "tp"))["tp"])
 
 
 def fsdp_tp(model: Model, ranks: int) -> None:
-    mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = _mesh(model, (ranks // 2, 2), ("dp", "tp"))
     _parallelize(model, mesh["tp"])
     for layer in (model.up, model.down, model.small, model.odd):
         fully_shard(layer, mesh=mesh["dp"])
@@ -86,9 +91,9 @@ def fsdp_tp(model: Model, ranks: int) -> None:
 
 def ep_fsdp(model: Model, ranks: int) -> None:
     """Experts on a mesh of their own, beside FSDP and plain tensors: three layouts in one model."""
-    square = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("ep", "shard"))
+    square = _mesh(model, (2, ranks // 2), ("ep", "shard"))
     _replace(model, "experts", square, (Shard(0), Shard(1)))
-    line = init_device_mesh("cpu", (ranks,))
+    line = _mesh(model, (ranks,))
     fully_shard(model.up, mesh=line)
     _replace(model.down, "weight", square, (Replicate(), Shard(1)))
 
@@ -114,21 +119,24 @@ def groups(model: nn.Module) -> list[dict]:
 class Trained:
     """A model in a layout, its optimizer, and the numbers of this rank's elements."""
 
-    def __init__(self, layout: Callable[[Model, int], None], group: dist.ProcessGroup, **options) -> None:
-        self.model = Model()
+    def __init__(
+        self, layout: Callable[[Model, int], None], group: dist.ProcessGroup, device: str = "cpu", **options
+    ) -> None:
+        self.model = Model().to(device)
+        self.device = device
         layout(self.model, dist.get_world_size(group))
         self.numbers = {}
         for name, parameter in self.model.named_parameters():
             mine = muster.torch.layout.local(parameter.detach())
             self.numbers[name] = mine.long()
-            mine.copy_(values(name, 0, parameter.shape)[mine.long()])
+            mine.copy_(self.values(name, 0, parameter.shape)[mine.long()])
         self.optimizer = muster.torch.NorMuon(groups(self.model), process_group=group, **options)
 
     def step(self, number: int, absent: Callable[[str, torch.Tensor], torch.Tensor] | None = None) -> None:
         """With made-up gradients. ``absent`` gives a factor for each element, None for no gradient."""
         for name, parameter in self.model.named_parameters():
             parameter.grad = None
-            mine = values(name, number, parameter.shape)[self.numbers[name]]
+            mine = self.values(name, number, parameter.shape)[self.numbers[name]]
             factor = None if absent is None else absent(name, self.numbers[name])
             if name.startswith("unused") or (absent is not None and factor is None):
                 continue
@@ -144,6 +152,9 @@ class Trained:
                 )
             parameter.grad = mine
         self.optimizer.step()
+
+    def values(self, name: str, step: int, shape) -> torch.Tensor:
+        return values(name, step, shape).to(self.device)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """This rank's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing as mp
+import os
 import tempfile
 import time
 import traceback
@@ -22,6 +23,7 @@ _context.set_forkserver_preload(["torch.distributed.tensor.parallel", "torch.dis
 
 def _rank(worker: Callable[..., Any], rank: int, ranks: int, store: str, pipe: Connection, args: tuple) -> None:
     torch.set_num_threads(1)
+    os.environ["NCCL_HOSTID"] = f"rank {rank}"  # ranks that share a GPU are strangers to NCCL
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
     )

@@ -23,9 +23,9 @@ def _newton_schulz(grad: torch.Tensor, coefficients, steps: int, eps: float) -> 
     return (x.T if grad.size(0) > grad.size(1) else x).to(grad.dtype)
 
 
-def _train(make, dtype: torch.dtype, shapes=SHAPES) -> list[torch.Tensor]:
+def _train(make, dtype: torch.dtype, shapes=SHAPES, device: str = "cpu") -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    draw = lambda shape: torch.randn(shape, generator=generator).to(dtype)  # noqa: E731
+    draw = lambda shape: torch.randn(shape, generator=generator).to(device, dtype)  # noqa: E731
     parameters = [torch.nn.Parameter(draw(shape)) for shape in shapes]
     optimizer = make(parameters)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / (2 * STEPS))

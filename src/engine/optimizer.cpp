@@ -71,6 +71,10 @@ class Optimizer::Impl {
     settle(0);
     if (!refused_.empty()) throw InvalidArgument(std::exchange(refused_, {}));
   }
+  void follow(void* stream) {
+    if (kernels_->stream() != nullptr) kernels_->stream()->follow(stream);
+  }
+  void move(int32_t parameter, void* weight, void* extra);
   void save(const std::string& directory);
   void load(const std::string& directory);
 
@@ -389,6 +393,17 @@ void Optimizer::Impl::reconnect(Communicator& communicator) {
   if (!whole && broken_.empty()) broken_ = "reconnected to ranks of which some broke off: load a state first";
 }
 
+void Optimizer::Impl::move(int32_t parameter, void* weight, void* extra) {
+  if (parameter < 0 || parameter >= static_cast<int32_t>(memory_.size())) {
+    throw InvalidArgument(fmt::format("parameter {}: expected 0 to {}", parameter, memory_.size() - 1));
+  }
+  std::vector<ParameterMemory> moved = memory_;
+  moved[parameter].weight = weight;
+  moved[parameter].extra = extra;
+  engine::check_memory(problem_, *holdings_, moved, static_cast<int32_t>(options_.groups.size()), rank_);
+  memory_[parameter] = moved[parameter];  // in place: others look at it
+}
+
 engine::StateSlice Optimizer::Impl::find_state(const std::string& name) {
   for (engine::StateSlice& slice : state_->slices()) {
     if (slice.info.name == name) return std::move(slice);
@@ -483,6 +498,8 @@ double Optimizer::grad_norm(std::span<void* const> gradients, double grad_scale)
   return impl_->grad_norm(gradients, grad_scale);
 }
 void Optimizer::synchronize() { impl_->synchronize(); }
+void Optimizer::follow(void* stream) { impl_->follow(stream); }
+void Optimizer::move(int32_t parameter, void* weight, void* extra) { impl_->move(parameter, weight, extra); }
 const StepStats& Optimizer::last_step() const { return impl_->recorder_.last_stats; }
 const std::vector<TraceEvent>& Optimizer::trace() const { return impl_->recorder_.last_events; }
 

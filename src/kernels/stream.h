@@ -37,6 +37,9 @@ class Stream {
   // Forgets what was recorded, and waits for it.
   virtual void forget() = 0;
 
+  // From now on this is the caller's stream, whose order with steps is kept.
+  virtual void follow(void* caller) = 0;
+
   // Something beside kernels that distinguishes this step from others.
   virtual void sign(std::span<const int64_t> numbers) = 0;
 

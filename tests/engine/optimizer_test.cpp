@@ -290,6 +290,35 @@ TEST(Optimizer, KeepsTheStatisticsOfTheLastStepUntilTheNext) {
   EXPECT_THAT(errors(test::train(t)), Each(""));
 }
 
+TEST(Optimizer, FollowsAParameterThatMoves) {
+  const auto communicators = make_local_communicators(1);
+  const std::vector<float> start(12, 0.5F);
+  std::vector<float> gradient(12);
+  std::iota(gradient.begin(), gradient.end(), -3.0F);
+  const std::vector<void*> gradients{gradient.data()};
+  const Problem problem = test::one_parameter({3, 4}, 1);
+  const auto make = [&](std::vector<float>& weights) {
+    return Optimizer(problem, {}, *communicators[0], {{.weight = weights.data()}});
+  };
+  std::vector<float> left = start;
+  std::vector<float> stayed = start;
+  Optimizer moving = make(left);
+  Optimizer staying = make(stayed);
+  moving.step(gradients);
+  staying.step(gradients);
+  std::vector<float> arrived = left;
+  moving.move(0, arrived.data());
+  moving.step(gradients);
+  staying.step(gradients);
+  EXPECT_EQ(arrived, stayed);
+  EXPECT_NE(arrived, left);
+  EXPECT_THROW(moving.move(1, arrived.data()), InvalidArgument);
+  EXPECT_THAT([&] { moving.move(0, nullptr); }, testing::ThrowsMessage<InvalidArgument>(HasSubstr("'w'")));
+  moving.step(gradients);
+  staying.step(gradients);
+  EXPECT_EQ(arrived, stayed);
+}
+
 TEST(Optimizer, NamesWhatIsWrongWithImportedState) {
   test::Training t = training(two_parameters(2));
   std::atomic<int> next = 0;

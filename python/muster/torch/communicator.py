@@ -1,13 +1,14 @@
-"""A torch process group as a communicator of the engine."""
+"""Communicators of the engine: NCCL, whose id a torch process group carries, or the process group itself."""
 
 from __future__ import annotations
 
 import ctypes
+import warnings
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
-from typing import ClassVar
-from weakref import WeakKeyDictionary
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 import torch.distributed as dist
@@ -57,11 +58,116 @@ class _Messages:
         return zlib.crc32(f"{self.number} {self.posted} {size} {name}".encode()) & 0x7FFFFFFF
 
 
-def make_communicator(group: dist.ProcessGroup | None, timeout: timedelta) -> _muster.Communicator:
-    """The ranks of ``group``, which moves host memory (Gloo); None: this process is alone."""
-    if group is None or dist.get_world_size(group) == 1:
-        return _muster.single_communicator()
+def process_group_communicator(group: dist.ProcessGroup, timeout: timedelta) -> _muster.Communicator:
+    """The ranks of a group that moves host memory."""
+    if "cpu:" not in dist.get_backend_config(group):
+        raise ValueError(
+            f"process group {dist.get_backend_config(group)}: it does not move memory of the CPU; "
+            'use init_process_group("cpu:gloo,cuda:nccl")'
+        )
     messages = _Messages(group, timeout)
     return _muster.PythonCommunicator(
         dist.get_rank(group), dist.get_world_size(group), timeout.total_seconds(), messages.post
     )
+
+
+def gather(group: dist.ProcessGroup | None, mine: Any) -> list[Any]:
+    """What every rank gives. All ranks together."""
+    if group is None or dist.get_world_size(group) == 1:
+        return [mine]
+    everybody: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everybody, mine, group=group)
+    return everybody
+
+
+class _Nccl:
+    """A communicator of NCCL, alive as long as an optimizer has it."""
+
+    #: By ranks, device and timeout: two optimizers of the same ranks share one.
+    made: ClassVar[WeakValueDictionary[Any, _Nccl]] = WeakValueDictionary()
+
+    def __init__(self, identity: bytes, communicator: _muster.Communicator) -> None:
+        self.identity = identity
+        self.communicator = communicator
+
+    @classmethod
+    def get(cls, group: dist.ProcessGroup, device: torch.device, timeout: timedelta) -> _Nccl:
+        """One that is there, on all ranks, or a new one. All ranks together; raises CommError on all of them."""
+        key = (tuple(dist.get_process_group_ranks(group)), device.index, timeout)
+        known = cls.made.get(key)
+        # Garbage is not collected everywhere at once: some ranks may have it still.
+        everybody = gather(group, None if known is None else known.identity)
+        shared = known is not None and all(identity == known.identity for identity in everybody)
+        if shared and cls._works(group, known):
+            return known
+        return cls._make(group, device, timeout, key)
+
+    @staticmethod
+    def _works(group: dist.ProcessGroup, known: _Nccl) -> bool:
+        error = None
+        try:
+            known.communicator.barrier("share a communicator")
+        except _muster.CommError as caught:
+            error = str(caught)
+        return not any(gather(group, error))
+
+    @classmethod
+    def _make(cls, group: dist.ProcessGroup, device: torch.device, timeout: timedelta, key: Any) -> _Nccl:
+        rank, made, error = dist.get_rank(group), None, None
+        identity = b""
+        try:
+            if not _muster.nccl_available():
+                raise _muster.CommError("libnccl.so.2 is not there, or Muster was built without NCCL")
+            if rank == 0:
+                identity = _muster.make_nccl_id()
+        except _muster.CommError as caught:
+            error = str(caught)
+        offers = gather(group, (identity, error))
+        _raise_first([theirs for _, theirs in offers])
+        identity = offers[0][0]
+        try:
+            with torch.cuda.device(device):
+                communicator = _muster.make_nccl_communicator(
+                    identity, rank, dist.get_world_size(group), timeout.total_seconds(), device.index
+                )
+            made = cls(identity, communicator)
+        except _muster.CommError as caught:
+            error = str(caught)
+        _raise_first(gather(group, error))
+        cls.made[key] = made
+        return made
+
+
+def _raise_first(errors: list[str | None]) -> None:
+    for rank, error in enumerate(errors):
+        if error is not None:
+            raise _muster.CommError(f"NCCL: rank {rank}: {error}")
+
+
+class Link:
+    """How an optimizer's ranks talk, as long as it lives. All ranks make theirs together.
+
+    ``backend`` is "auto", "nccl" or "process_group": for the CPU always the last, on CUDA "auto" is NCCL, and the
+    process group, with a warning, where NCCL cannot be used.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup | None, device: torch.device, timeout: timedelta, backend: str = "auto"
+    ) -> None:
+        self._nccl: _Nccl | None = None
+        self.name = "none"
+        if group is None or dist.get_world_size(group) == 1:
+            self.communicator = _muster.single_communicator()
+            return
+        if device.type == "cuda" and backend != "process_group":
+            try:
+                self._nccl = _Nccl.get(group, device, timeout)
+            except _muster.CommError as error:
+                if backend == "nccl":
+                    raise
+                warnings.warn(f"muster: messages go through the process group and host memory: {error}", stacklevel=5)
+        self.name = "process_group" if self._nccl is None else "nccl"
+        if self._nccl is None:
+            self.communicator = process_group_communicator(group, timeout)
+        else:
+            self.communicator = self._nccl.communicator

@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from .. import _muster
-from .communicator import make_communicator
+from .communicator import Link, gather
+from .gradients import Gradients
 from .groups import DEFAULTS, check_keys, fill_group, make_parameter
 from .layout import Meshes, TensorLayout, local, local_shape, merge, read_layout
 from .state import check_overlap, export_state, from_torch, import_state
@@ -50,14 +51,16 @@ class NorMuon(torch.optim.Optimizer):
 
     Args:
         params: tensors, (name, tensor) pairs, or groups of either. ``muster.torch.param_groups(model)`` makes them; the
-            keys of a group are those of ``muster.torch.groups.DEFAULTS``. Parameters are float32 or bfloat16, on the
-            CPU, contiguous: plain tensors (alike on all ranks, as DDP keeps them) or DTensors.
+            keys of a group are those of ``muster.torch.groups.DEFAULTS``. Parameters are float32 or bfloat16, all on
+            the CPU or all on one CUDA device, contiguous: plain tensors (alike on all ranks, as DDP keeps them) or
+            DTensors.
         lr: learning rate of every group without its own; so are the next arguments.
         weight_decay: decoupled, per step, times lr.
         momentum: of Muon and NorMuon.
         betas: of AdamW and Lion; the second is NorMuon's too.
         defaults: any other key of a group: ``scale="rms"``, ``coefficients="jordan"``, ``every=2``, ...
-        process_group: whose ranks share these parameters, Gloo for the CPU.
+        process_group: whose ranks share these parameters, with Gloo for the CPU.
+        communicator: "nccl", "process_group" or "auto": NCCL on CUDA, if it can be used, else the process group.
         timeout: how long a rank waits for another before it raises CommError.
         wire: "bf16" or "f32": what updates are rounded to and travel in; part of the maths, on one rank too.
         momentum_dtype: "f32" or "bf16".
@@ -66,7 +69,8 @@ class NorMuon(torch.optim.Optimizer):
         grad_sync: Muster averages gradients of plain tensors itself: train without DDP.
         non_finite: "ignore", "error", "skip_step" or "zero": what to do about NaN and infinity in gradients.
         strategy, waves, scratch_mib: how to plan; see docs/planner.md.
-        threads: of one rank; default torch.get_num_threads().
+        threads: of one rank, on the CPU; default torch.get_num_threads().
+        graph: on CUDA a step is recorded once and replayed; off: for whoever looks for an error.
         seed: of stochastic rounding.
     """
 
@@ -81,6 +85,7 @@ class NorMuon(torch.optim.Optimizer):
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.95),
         process_group: dist.ProcessGroup | None = None,
+        communicator: str = "auto",
         timeout: timedelta = timedelta(minutes=10),
         wire: str = "bf16",
         momentum_dtype: str = "f32",
@@ -91,6 +96,7 @@ class NorMuon(torch.optim.Optimizer):
         waves: int = 0,
         scratch_mib: int = 1024,
         threads: int | None = None,
+        graph: bool = True,
         seed: int = 0,
         **defaults: Any,
     ) -> None:
@@ -98,11 +104,16 @@ class NorMuon(torch.optim.Optimizer):
             process_group = dist.group.WORLD
         self._engine: _muster.Optimizer | None = None
         self._process_group = process_group
-        self._communicator = make_communicator(process_group, timeout)
+        self._rank = 0 if process_group is None else dist.get_rank(process_group)
+        self._ranks = 1 if process_group is None else dist.get_world_size(process_group)
+        self._timeout, self._backend = timeout, communicator
+        self._link: Link | None = None
+        self._device: torch.device | None = None
         for key, value, known in (
             ("wire", wire, ("bf16", "f32")),
             ("momentum_dtype", momentum_dtype, ("bf16", "f32")),
             ("bf16_weights", bf16_weights, tuple(_WEIGHT_FORMS)),
+            ("communicator", communicator, ("auto", "nccl", "process_group")),
             ("non_finite", non_finite, ("ignore", "error", "skip_step", "zero")),
         ):
             if value not in known:
@@ -117,6 +128,7 @@ class NorMuon(torch.optim.Optimizer):
         self._options.momentum = getattr(_muster.Dtype, momentum_dtype)
         self._options.threads = threads or torch.get_num_threads()
         self._options.seed = seed
+        self._options.graph = graph
         self._step_options = _muster.StepOptions()
         self._step_options.non_finite = getattr(_muster.NonFinite, non_finite)
         chosen = {
@@ -176,9 +188,10 @@ class NorMuon(torch.optim.Optimizer):
         meshes = Meshes()
         for parameter, layout in zip(parameters, self._agree(layouts, error)):
             parameter.layout = meshes.layout(layout)
+        self._connect()
 
         problem = _muster.Problem()
-        problem.model, problem.ranks = "torch", self._communicator.size
+        problem.model, problem.ranks = "torch", self._ranks
         problem.meshes, problem.parameters = meshes.meshes, parameters
         problem.wire, problem.grad_sync = self._wire, self._grad_sync
         forms = [_muster.WeightForm.f32 if p.dtype == torch.float32 else self._bf16_form for p in tensors]
@@ -189,14 +202,14 @@ class NorMuon(torch.optim.Optimizer):
             for p, form, number, extra in zip(tensors, forms, numbers, extras)
         ]
         try:
-            self._engine = _muster.Optimizer(problem, self._options, self._communicator, memory)
+            self._engine = _muster.Optimizer(problem, self._options, self._link.communicator, memory)
         except ValueError as refused:
             if "replicas start from different weights" in str(refused):
                 raise ValueError(f"{refused}.{_HOW_TO_DECLARE}") from None
             raise
         self._names, self._tensors, self._extras = names, tensors, extras
         self._by_name = dict(zip(names, tensors))
-        self._addresses = [local(p).data_ptr() for p in tensors]
+        self._gradients = Gradients(names, tensors)
         self._mark_state()
         self._engine_groups = [self._engine.group(g) for g in range(len(self.param_groups))]
 
@@ -225,49 +238,71 @@ class NorMuon(torch.optim.Optimizer):
         """Checks a parameter and reads its layout."""
         if tensor.dtype not in _DTYPES:
             raise ValueError(f"parameter '{name}': {tensor.dtype} is not supported; float32 and bfloat16 are")
-        if tensor.device.type != "cpu":
-            raise ValueError(f"parameter '{name}' is on {tensor.device}: only the CPU is supported so far")
         mine = local(tensor)
+        self._check_device(name, mine.device)
         if not mine.is_contiguous():
             raise ValueError(
                 f"parameter '{name}': not contiguous, strides {mine.stride()} of shape {tuple(mine.shape)}"
             )
         layout = read_layout(name, tensor, self._process_group, self._declared.get(tensor))
         if isinstance(tensor, DTensor):
-            expected = local_shape(layout, self._communicator.rank)
+            expected = local_shape(layout, self._rank)
             elements = 1
             for size in expected:
                 elements *= size
             if mine.numel() != elements or (elements and tuple(mine.shape) != expected):
                 raise ValueError(
-                    f"parameter '{name}': rank {self._communicator.rank} has {tuple(mine.shape)} of it, where "
+                    f"parameter '{name}': rank {self._rank} has {tuple(mine.shape)} of it, where "
                     f"{tensor.placements} of {tuple(tensor.shape)} says {expected}"
                 )
         return layout
 
     def _agree(self, layouts: list[TensorLayout], error: str | None) -> list[TensorLayout]:
         """One list of layouts from what all ranks see. Raises what any rank found wrong, on all of them."""
-        if self._communicator.size == 1:
+        if self._ranks == 1:
             if error is not None:
                 raise ValueError(error)
             return layouts
-        everybody = self._gather((layouts, error))
-        for rank, (_, theirs) in enumerate(everybody):
+        kind = None if self._device is None else self._device.type
+        everybody = gather(self._process_group, (layouts, kind, error))
+        for rank, (_, _, theirs) in enumerate(everybody):
             if theirs is not None:
                 raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}")
-        for rank, (theirs, _) in enumerate(everybody):
+        for rank, (theirs, kind, _) in enumerate(everybody):
+            if kind != everybody[0][1]:
+                raise ValueError(f"ranks disagree: rank 0 is on {everybody[0][1]} and rank {rank} is on {kind}")
             if len(theirs) != len(everybody[0][0]):
                 raise ValueError(
                     f"ranks disagree: rank 0 has {len(everybody[0][0])} parameters and rank {rank} has {len(theirs)}"
                 )
-        return [merge(views) for views in zip(*(theirs for theirs, _ in everybody))]
+        return [merge(views) for views in zip(*(theirs for theirs, _, _ in everybody))]
 
-    def _gather(self, mine: Any) -> list[Any]:
-        if self._communicator.size == 1:
-            return [mine]
-        everybody: list[Any] = [None] * self._communicator.size
-        dist.all_gather_object(everybody, mine, group=self._process_group)
-        return everybody
+    def _check_device(self, name: str, device: torch.device) -> None:
+        """All parameters are on the device of the first."""
+        if device.type not in ("cpu", "cuda"):
+            raise ValueError(f"parameter '{name}' is on {device}: cpu and cuda are supported")
+        if device.type == "cuda" and not _muster.cuda_available():
+            raise ValueError(f"parameter '{name}' is on {device}: muster was built without CUDA, or sees no device")
+        if self._device is None:
+            self._device = device
+        elif self._device != device:
+            raise ValueError(
+                f"parameter '{name}' is on {device}, others are on {self._device}: one optimizer, one device"
+            )
+
+    def _connect(self) -> None:
+        """Says where the engine computes, and how it talks. All ranks together."""
+        if self._link is not None:
+            return
+        self._link = Link(self._process_group, self._device, self._timeout, self._backend)
+        if self._device.type == "cuda":
+            self._options.device = _muster.Device.cuda(self._device.index, self._stream())
+            plan = self._options.plan
+            plan.cost = "h200"
+            self._options.plan = plan
+
+    def _stream(self) -> int:
+        return torch.cuda.current_stream(self._device).cuda_stream
 
     # A step.
 
@@ -275,9 +310,13 @@ class NorMuon(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step from the gradients as they are. Returns what the closure returns.
 
-        A parameter that has moved (FSDP2 pads uneven shards before the first forward, say) is followed: all ranks plan anew.
-        A parameter without gradient on any rank sits out; where only some shards have none, theirs are zero. What is
-        wrong with the input is a ValueError on every rank and changes nothing.
+        A parameter that has moved (FSDP2 pads uneven shards before the first forward, say) is followed. A parameter
+        without gradient on any rank sits out; where only some shards have none, theirs are zero. What is wrong with the
+        input is a ValueError on every rank and changes nothing.
+
+        On CUDA it returns when its work is enqueued: in the order of the current stream, which waits for it. What is
+        wrong with this rank's input is raised at once; what another rank refused, and a CommError, by a later step, two
+        steps later at most, or by ``synchronize``.
         """
         loss = None
         if closure is not None:
@@ -285,6 +324,10 @@ class NorMuon(torch.optim.Optimizer):
                 loss = closure()
         self._run(lambda gradients: self._engine.step(gradients, self._step_options))
         return loss
+
+    def synchronize(self) -> None:
+        """Waits for the steps under way on a device, and raises what they came to."""
+        self._engine.synchronize()
 
     def grad_norm(self) -> float:
         """The norm of all gradients, the same bits for every layout. All ranks together."""
@@ -296,60 +339,33 @@ class NorMuon(torch.optim.Optimizer):
         norm = self.grad_norm()
         scale = min(1.0, max_norm / (norm + 1e-6))
         if scale < 1.0:
-            for parameter in self._tensors:
-                if parameter.grad is not None:
-                    local(parameter.grad).mul_(scale)
+            torch._foreach_mul_([local(p.grad) for p in self._tensors if p.grad is not None], scale)
         return norm
 
     def _run(self, work: Callable[[list[int]], Any]) -> Any:
-        """Calls the engine with the addresses of this rank's gradients. Raises what any rank found wrong, on all."""
-        error, gradients = None, []
-        moved = any(local(p).data_ptr() != address for p, address in zip(self._tensors, self._addresses))
+        """Calls the engine with the addresses of this rank's gradients, in the order of the current stream."""
+        error, addresses = None, []
         try:
+            for index in self._gradients.moved():
+                extra = self._extras[index]
+                self._engine.move(index, self._gradients.weight(index), 0 if extra is None else extra.data_ptr())
             for out, group in zip(self._engine_groups, self.param_groups):
                 fill_group(out, group)
-            gradients = [] if moved else [self._gradient(i, p) for i, p in enumerate(self._tensors)]
+            addresses = self._gradients.addresses()
         except (ValueError, TypeError) as caught:
-            error, gradients = str(caught), []
+            error, addresses = str(caught), []
+        if self._device.type == "cuda":
+            self._engine.follow(self._stream())
         try:
             # The engine refuses a list that is too short, on every rank: nobody waits for this one.
-            return work([0 if g is None else g.data_ptr() for g in gradients])
-        except ValueError as refused:
-            reason = refused
-        everybody = self._gather((error, moved))
-        for rank, (theirs, _) in enumerate(everybody):
-            if theirs is not None:
-                raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}") from None
-        if not any(moved for _, moved in everybody):
-            raise reason
-        self._rebuild()
-        return self._run(work)
-
-    def _rebuild(self) -> None:
-        """Plans anew, with the state there is."""
-        state = export_state(self._engine, self._by_name)
-        self._build()
-        import_state(self._engine, state)
-
-    def _gradient(self, index: int, parameter: torch.Tensor) -> torch.Tensor | None:
-        grad = parameter.grad
-        if grad is None:
-            return None
-        name = self._names[index]
-        if grad.layout != torch.strided:
-            raise ValueError(f"parameter '{name}': its gradient is sparse")
-        if isinstance(grad, DTensor) != isinstance(parameter, DTensor):
-            raise ValueError(f"parameter '{name}': only one of it and its gradient is a DTensor")
-        if isinstance(grad, DTensor) and (
-            grad.placements != parameter.placements or grad.device_mesh != parameter.device_mesh
-        ):
-            raise ValueError(
-                f"parameter '{name}': its gradient is laid out as {grad.placements}, it as {parameter.placements}; "
-                "redistribute the gradient"
-            )
-        if grad.dtype != parameter.dtype:
-            raise ValueError(f"parameter '{name}': its gradient is {grad.dtype}, it is {parameter.dtype}")
-        return local(grad).contiguous()
+            return work(addresses)
+        except ValueError:
+            # On a device the others hear of it later, one by one.
+            everybody = [error] if self._device.type == "cuda" else gather(self._process_group, error)
+            for rank, theirs in enumerate(everybody):
+                if theirs is not None:
+                    raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}") from None
+            raise
 
     # State.
 
@@ -418,5 +434,5 @@ def _extra(tensor: torch.Tensor, form: _muster.WeightForm) -> torch.Tensor | Non
     if form == _muster.WeightForm.bf16_master:
         return tensor.detach().float()
     if form == _muster.WeightForm.bf16_mantissa:
-        return torch.zeros(tensor.shape, dtype=torch.uint16)
+        return torch.zeros(tensor.shape, dtype=torch.uint16, device=tensor.device)
     return None

@@ -130,6 +130,7 @@ class CudaKernels final : public Kernels, public Stream {
     const OnDevice here(device_);
     queue_.forget();
   }
+  void follow(void* caller) override { queue_.follow(static_cast<cudaStream_t>(caller)); }
   void sign(std::span<const int64_t> numbers) override { queue_.sign(numbers); }
   void* fork() override { return queue_.fork(); }
   int mark() override { return queue_.mark(); }

@@ -68,6 +68,7 @@ class Queue {
   int64_t step() const { return step_; }
   bool done(int64_t step);
   bool idle();
+  void follow(cudaStream_t caller) { caller_ = caller; }
   void wait_for_caller();
   void synchronize();                             // the host waits for everything
   int64_t launches() const { return launches_; }  // of the last step, replayed ones included

@@ -83,6 +83,7 @@ class HostStream final : public Kernels, public Stream {
   }
   bool replaying() const override { return mode_ == Mode::kProbe; }
   void forget() override { mode_ = Mode::kIdle; }
+  void follow(void*) override {}
   void sign(std::span<const int64_t>) override {}
 
   // Exchanges of a host bridge are done when they return.

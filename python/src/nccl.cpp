@@ -1,0 +1,88 @@
+// NCCL communicators for Python, from an id that any process group carries.
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+
+#include "bindings.h"
+#include "kernels/kernels.h"
+#include "muster/communicator.h"
+#include "muster/error.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace muster::python {
+
+namespace {
+
+// Leaving waits until all ranks leave, and Python collects garbage on each when it likes: the rank that is first must
+// not wait where the others wait for it.
+class Leavers {
+ public:
+  // With the GIL.
+  void leave(std::unique_ptr<Communicator> communicator) {
+    if (!ending_) {
+      threads_.emplace_back([moved = std::move(communicator)]() mutable { moved.reset(); });
+      return;
+    }
+    const nb::gil_scoped_release no_gil;
+    communicator.reset();
+  }
+  // At exit. Who leaves later waits itself.
+  void join() {
+    ending_ = true;
+    const nb::gil_scoped_release no_gil;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  bool ending_ = false;
+  std::vector<std::thread> threads_;
+};
+
+Leavers& leavers() {
+  static auto* const all = new Leavers;  // never destroyed: threads may outlive the module
+  return *all;
+}
+
+NcclId to_id(const nb::bytes& bytes) {
+  NcclId id;
+  if (bytes.size() != id.bytes.size()) throw InvalidArgument("a NCCL id has 128 bytes");
+  std::memcpy(id.bytes.data(), bytes.data(), id.bytes.size());
+  return id;
+}
+
+std::shared_ptr<Communicator> make(const nb::bytes& bytes, int32_t rank, int32_t size, double timeout, int device) {
+  const NcclId id = to_id(bytes);
+  std::unique_ptr<Communicator> made;
+  {
+    const nb::gil_scoped_release no_gil;
+    kernels::use_cuda_device(device);
+    made = make_nccl_communicator(id, rank, size, {std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000))});
+  }
+  return {made.release(), [](Communicator* communicator) {
+            const nb::gil_scoped_acquire gil;
+            leavers().leave(std::unique_ptr<Communicator>(communicator));
+          }};
+}
+
+}  // namespace
+
+void bind_nccl(nb::module_& module) {
+  module.def("nccl_available", &nccl_available, "Built in, and libnccl is there.");
+  module.def("make_nccl_id", [] {
+    const NcclId id = make_nccl_id();
+    return nb::bytes(id.bytes.data(), id.bytes.size());
+  });
+  module.def("make_nccl_communicator", &make, "id"_a, "rank"_a, "size"_a, "timeout"_a, "device"_a,
+             "All ranks together. `timeout` is in seconds. Makes the device current.");
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { leavers().join(); }));
+}
+
+}  // namespace muster::python

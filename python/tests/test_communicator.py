@@ -1,0 +1,79 @@
+"""How communicators of NCCL are made, shared and given up, with the process group in place of NCCL."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+
+import muster
+from muster.torch import communicator as module
+from muster.torch.communicator import Link, process_group_communicator
+
+DEVICE, TIMEOUT = torch.device("cuda:0"), timedelta(seconds=20)
+
+
+class _Fake:
+    """Stands for the engine's module: everything but NCCL is the real thing."""
+
+    def __init__(self, works: bool = True) -> None:
+        self.works, self.made = works, 0
+
+    def __getattr__(self, name: str):
+        return getattr(muster._muster, name)
+
+    def nccl_available(self) -> bool:
+        return True
+
+    def make_nccl_id(self) -> bytes:
+        self.made += 1
+        return bytes([self.made]) * 128
+
+    def make_nccl_communicator(self, identity: bytes, rank: int, size: int, timeout: float, device: int):
+        group = dist.new_group(list(range(size)))  # whatever fails there, the world goes on
+        if not self.works:
+            raise muster.CommError("no NCCL today")
+        assert (rank, size, device) == (dist.get_rank(), dist.get_world_size(), 0)
+        return process_group_communicator(group, timedelta(seconds=timeout))
+
+
+def _share(rank: int, ranks: int) -> None:
+    world = dist.group.WORLD
+    module._muster = _Fake()
+    torch.cuda.device = lambda _: contextlib.nullcontext()
+    first = Link(world, DEVICE, TIMEOUT)
+    assert first.name == "nccl"
+    # Of another group of the same ranks, which is another object.
+    second = Link(dist.new_group(list(range(ranks))), DEVICE, TIMEOUT)
+    assert second.communicator is first.communicator
+    # Not all ranks have it still.
+    if rank == 0:
+        del first, second
+        gc.collect()
+    third = Link(world, DEVICE, TIMEOUT)
+    assert rank == 0 or third.communicator is not second.communicator
+    # One that failed, as one rank knows, is not given out again.
+    fourth = Link(world, DEVICE, timedelta(seconds=2))
+    assert fourth.communicator is not third.communicator, "another timeout"
+    if rank == 1:
+        fourth.communicator.abort("it is over")
+    fifth = Link(world, DEVICE, timedelta(seconds=2))
+    assert fifth.communicator is not fourth.communicator
+    fifth.communicator.barrier("works")
+
+    module._muster = _Fake(works=rank == 0)
+    with pytest.raises(muster.CommError, match="rank 1: no NCCL today"):
+        Link(world, DEVICE, timedelta(seconds=3), "nccl")
+    with pytest.warns(UserWarning, match="rank 1: no NCCL today"):
+        link = Link(world, DEVICE, timedelta(seconds=3))
+    assert link.name == "process_group"
+    link.communicator.barrier("works")
+
+
+def test_ranks_share_communicators_by_what_a_group_contains() -> None:
+    run_ranks(2, _share)
