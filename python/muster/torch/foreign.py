@@ -1,4 +1,4 @@
-"""Checkpoints of other optimizers: torch.optim.Muon and AdamW, and Dion's Muon and NorMuon (AdamW and Lion beside them).
+"""Checkpoints of other optimizers: torch.optim.Muon and AdamW, and Dion's Muon and NorMuon.
 
 Their state becomes ours, and their hyperparameters those of the groups; docs/migrate.md has the tables.
 """

@@ -127,7 +127,7 @@ def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[i
 def make_parameter(
     name: str, shape: tuple[int, ...], dtype: _muster.Dtype, group: Mapping[str, Any]
 ) -> _muster.Parameter:
-    """A parameter of the problem, ``shape`` being that of the whole, but for its layout. Raises ValueError naming it."""
+    """A parameter of the problem, of the whole ``shape``, but for its layout. Raises ValueError naming it."""
     out = _muster.Parameter()
     out.name, out.shape, out.dtype, out.grad_dtype = name, list(shape), dtype, dtype
     try:
