@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -69,3 +70,19 @@ def test_the_slurm_script_starts_the_ranks_of_a_node(tmp_path: Path, alone: list
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DEVICE": "cpu", "RANKS_PER_NODE": "2"}
     losses = _losses(["bash", "train.slurm", "train.py", "--parallel", "fsdp", *OPTIONS], **slurm, **path)
     assert losses == pytest.approx(alone, rel=0.01)
+
+
+def test_plots_are_svg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from svg import Line, Plot
+
+    lines = [Line("a & b", [1, 2, 4], [3.0, 2.5, 2.25]), Line("c", [1, 2, 4], [3.0, 2.0, 1.0], dashed=True)]
+    Plot("title", "step", "loss", lines, log_x=True).write(tmp_path / "plot.svg")
+    root = ElementTree.parse(tmp_path / "plot.svg").getroot()
+    curves = [e for e in root if e.tag.endswith("polyline")]
+    assert [len(curve.get("points", "").split()) for curve in curves] == [3, 3]
+    # Equal factors are equal distances.
+    x = [float(point.split(",")[0]) for point in curves[0].get("points", "").split()]
+    assert x[1] - x[0] == pytest.approx(x[2] - x[1], abs=0.2)
+    texts = [e.text for e in root if e.tag.endswith("text")]
+    assert {"a & b", "c", "title", "step"} <= set(texts)
