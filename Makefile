@@ -17,8 +17,9 @@ test: check-format
 	$(call configure,release)
 	$(call compile,release)
 	$(call run_tests,release)
+	@JOBS=$(JOBS) scripts/test_torch
 
-# The PyTorch optimizers, in a virtual environment with PyTorch for the CPU.
+# The PyTorch optimizers alone, in a virtual environment with PyTorch for the CPU.
 test-torch: setup
 	$(call configure,release)
 	$(call compile,release,muster)

@@ -136,6 +136,8 @@ void bind_communicator(nb::module_& module) {
       .def("abort", &Communicator::abort, "reason"_a);
   nb::class_<PythonCommunicator, Communicator>(module, "PythonCommunicator")
       .def(nb::init<int32_t, int32_t, double, nb::callable>(), "rank"_a, "size"_a, "timeout"_a, "post"_a,
+           nb::sig("def __init__(self, rank: int, size: int, timeout: float, post: typing.Callable[[str, "
+                   "list[tuple[int, int, int]], list[tuple[int, int, int]]], typing.Callable[[], None]]) -> None"),
            "`timeout` is in seconds. `post(name, sends, receives)` starts messages, given as (peer, address, bytes), "
            "and returns a function that waits for all of them; what either raises becomes a CommError.");
   module.def(

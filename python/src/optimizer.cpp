@@ -1,7 +1,6 @@
 // The optimizer. Memory is given as addresses: whoever calls keeps it alive, in place and contiguous.
 #include "muster/optimizer.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -18,7 +17,6 @@
 #include "muster/error.h"
 #include "report/plan_json.h"
 #include "report/plan_table.h"
-#include "report/trace.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -43,7 +41,6 @@ class Engine {
  public:
   Engine(Problem problem, OptimizerOptions options, Communicator& communicator, std::vector<ParameterMemory> memory)
       : plan_options_(options.plan),
-        rank_(communicator.rank()),
         optimizer_(std::in_place, std::move(problem), std::move(options), communicator, std::move(memory)) {}
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -61,21 +58,9 @@ class Engine {
     const PlanSummary summary = summarize(problem, plan, plan_options_.cost);
     return make(report::PlanReport{problem, plan, summary, plan_options_.cost, 0, plan_options_.scratch_bytes});
   }
-  std::string trace_json() {
-    const StepStats& stats = optimizer_->last_step();
-    report::TracedStep step{rank_, "step " + std::to_string(stats.step), 0, 0, optimizer_->trace()};
-    if (step.events.empty()) throw InvalidArgument("no trace: ask the step for one");
-    step.begin_ns = step.events.front().begin_ns;
-    for (const TraceEvent& event : step.events) {
-      step.begin_ns = std::min(step.begin_ns, event.begin_ns);
-      step.end_ns = std::max(step.end_ns, event.end_ns);
-    }
-    return report::trace_json({&step, 1});
-  }
 
  private:
   PlanOptions plan_options_;
-  int32_t rank_;
   std::optional<Optimizer> optimizer_;
 };
 
@@ -97,6 +82,14 @@ nb::dict stats(const StepStats& stats) {
   nb::list parameters;
   for (const ParameterStats& p : stats.parameters) parameters.append(nb::make_tuple(p.grad_norm, p.update_rms));
   out["parameters"] = parameters;
+  return out;
+}
+
+nb::list trace(const std::vector<TraceEvent>& events) {
+  nb::list out;
+  for (const TraceEvent& e : events) {
+    out.append(nb::make_tuple(e.name, e.exchange, e.wave, e.begin_ns, e.end_ns, e.bytes));
+  }
   return out;
 }
 
@@ -210,8 +203,14 @@ void bind_optimizer(nb::module_& module) {
             engine.optimizer().move(parameter, reinterpret_cast<void*>(weight), reinterpret_cast<void*>(extra));
           },
           "parameter"_a, "weight"_a, "extra"_a = 0, "This rank's shard of it is at these addresses now.")
-      .def("stats", [](Engine& engine) { return stats(engine.optimizer().last_step()); })
-      .def("trace_json", &Engine::trace_json)
+      .def(
+          "stats", [](Engine& engine) { return stats(engine.optimizer().last_step()); },
+          nb::sig("def stats(self) -> dict[str, typing.Any]"))
+      .def(
+          "trace", [](Engine& engine) { return trace(engine.optimizer().trace()); },
+          nb::sig("def trace(self) -> list[tuple[str, bool, int, int, int, int]]"),
+          "Of the last step, if it was asked for: (name, exchange, wave or -1, begin, end, bytes), in ns of "
+          "time.monotonic_ns().")
       .def(
           "plan_text",
           [](Engine& engine, int width) {
@@ -222,16 +221,22 @@ void bind_optimizer(nb::module_& module) {
            [](Engine& engine) {
              return engine.report([](const report::PlanReport& r) { return report::plan_json(r); });
            })
-      .def("state",
-           [](Engine& engine) {
-             nb::list out;
-             for (const StateInfo& info : engine.optimizer().state()) {
-               out.append(nb::make_tuple(info.name, info.type, info.shape));
-             }
-             return out;
-           })
-      .def("export_state", &export_state, "name"_a)
-      .def("import_state", &import_state, "tensors"_a)
+      .def(
+          "state",
+          [](Engine& engine) {
+            nb::list out;
+            for (const StateInfo& info : engine.optimizer().state()) {
+              out.append(nb::make_tuple(info.name, info.type, info.shape));
+            }
+            return out;
+          },
+          nb::sig("def state(self) -> list[tuple[str, StateType, list[int]]]"), "Names, types and whole shapes.")
+      .def("export_state", &export_state, "name"_a,
+           nb::sig("def export_state(self, name: str) -> tuple[StateType, list[int], bytes]"),
+           "Type, shape and row-major bytes of the whole. All ranks together.")
+      .def("import_state", &import_state, "tensors"_a,
+           nb::sig("def import_state(self, tensors: list[tuple[str, StateType, list[int], bytes]]) -> None"),
+           "Name, type, shape and row-major bytes, of any of state(). All ranks together, with the same.")
       .def(
           "save", [](Engine& engine, const std::string& directory) { engine.optimizer().save(directory); },
           "directory"_a, NoGil())

@@ -1,4 +1,4 @@
-"""The example learns the same in every way it can be run."""
+"""The examples run in every way they offer, and learn the same."""
 
 from __future__ import annotations
 
@@ -6,25 +6,83 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-TRAIN = Path(__file__).parents[2] / "examples" / "torch" / "train.py"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "torch"
+OPTIONS = ["--steps", "3", "--print-every", "1"]
 
 
-def _losses(how: str, ranks: int) -> list[float]:
-    launch = [] if how == "none" else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [sys.executable, *launch, str(TRAIN), "--parallel", how, "--steps", "40"]
+def _losses(command: list[str], **environment: str) -> list[float]:
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command,
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
     assert done.returncode == 0, done.stderr
-    return [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("step")]
+    losses = [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("step")]
+    assert len(losses) == 3
+    return losses
 
 
-def test_the_example_learns_the_same_in_every_way() -> None:
-    alone = _losses("none", 1)
-    assert alone[-1] < alone[0]
-    for how, ranks in (("ddp", 2), ("fsdp", 3), ("fsdp-tp", 4)):
-        # torch averages gradients in another order, and over parts of the batch that are not quite equal in size.
-        assert _losses(how, ranks) == pytest.approx(alone, rel=0.01), how
+def _alone(script: str) -> list[float]:
+    return _losses([sys.executable, script, *OPTIONS])
+
+
+def _torchrun(ranks: int, script: str, *options: str) -> list[float]:
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return _losses([sys.executable, *launch, script, *options, *OPTIONS])
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[float]:
+    losses = _alone("train.py")
+    assert losses[-1] < losses[0]
+    return losses
+
+
+@pytest.mark.parametrize("ranks, how", [(2, "ddp"), (3, "fsdp"), (4, "fsdp-tp")])
+def test_the_gpt_learns_the_same_in_every_way(ranks: int, how: str, alone: list[float]) -> None:
+    # torch averages gradients in another order, and over parts of the batch that are not quite equal in size.
+    assert _torchrun(ranks, "train.py", "--parallel", how) == pytest.approx(alone, rel=0.01)
+
+
+def test_experts_learn_the_same_on_four_ranks() -> None:
+    losses = _alone("moe.py")
+    assert losses[-1] < losses[0]
+    assert _torchrun(4, "moe.py") == pytest.approx(losses, rel=1e-3)
+
+
+def test_the_slurm_script_starts_the_ranks_of_a_node(tmp_path: Path, alone: list[float]) -> None:
+    """With stand-ins for Slurm's commands: one node, which is this one."""
+    for name, line in {
+        "scontrol": "echo localhost",
+        "srun": 'exec "$@"',
+        "python": f'exec {sys.executable} "$@"',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    slurm = {"SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "7", "PORT": "0"}
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DEVICE": "cpu", "RANKS_PER_NODE": "2"}
+    losses = _losses(["bash", "train.slurm", "train.py", "--parallel", "fsdp", *OPTIONS], **slurm, **path)
+    assert losses == pytest.approx(alone, rel=0.01)
+
+
+def test_plots_are_svg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from svg import Line, Plot
+
+    lines = [Line("a & b", [1, 2, 4], [3.0, 2.5, 2.25]), Line("c", [1, 2, 4], [3.0, 2.0, 1.0], dashed=True)]
+    Plot("title", "step", "loss", lines, log_x=True).write(tmp_path / "plot.svg")
+    root = ElementTree.parse(tmp_path / "plot.svg").getroot()
+    curves = [e for e in root if e.tag.endswith("polyline")]
+    assert [len(curve.get("points", "").split()) for curve in curves] == [3, 3]
+    # Equal factors are equal distances.
+    x = [float(point.split(",")[0]) for point in curves[0].get("points", "").split()]
+    assert x[1] - x[0] == pytest.approx(x[2] - x[1], abs=0.2)
+    texts = [e.text for e in root if e.tag.endswith("text")]
+    assert {"a & b", "c", "title", "step"} <= set(texts)

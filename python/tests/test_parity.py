@@ -82,31 +82,6 @@ def test_adamw_is_torch_adamw(dtype: torch.dtype, tolerance: float) -> None:
     assert _difference(ours, _train(lambda p: torch.optim.AdamW(p, **options), dtype, shapes)) < tolerance
 
 
-def _continue(theirs, ours, shapes) -> float:
-    """Half of the steps by torch, half by us from its state_dict; against all of them by torch."""
-    generator = torch.Generator().manual_seed(0)
-    parameters = [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
-    twins = [torch.nn.Parameter(p.detach().clone()) for p in parameters]
-    first, second, other = theirs(parameters), ours(parameters), theirs(twins)
-    for step in range(STEPS):
-        for parameter, twin in zip(parameters, twins):
-            parameter.grad = torch.randn(parameter.shape, generator=generator)
-            twin.grad = parameter.grad.clone()
-        if step == STEPS // 2:
-            second.load_state_dict(first.state_dict())
-        (first if step < STEPS // 2 else second).step()
-        other.step()
-    return _difference([p.detach() for p in parameters], [p.detach() for p in twins])
-
-
-def test_states_of_torch_optimizers_are_continued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.optim._muon, "_zeropower_via_newtonschulz", _newton_schulz)
-    assert _continue(_torch_muon, lambda p: _muon(p, wire="f32"), SHAPES) < 5e-6
-    options = {"lr": 0.01, "betas": (0.9, 0.99), "weight_decay": 0.1, "eps": 1e-6}
-    adamw = lambda p: muster.torch.NorMuon(p, algorithm="adamw", **options)  # noqa: E731
-    assert _continue(lambda p: torch.optim.AdamW(p, **options), adamw, [(7,), (5, 6)]) < 1e-6
-
-
 def test_exact_bfloat16_weights_follow_float32() -> None:
     exact = _train(lambda p: _muon(p, bf16_weights="master"), torch.bfloat16)
     mantissa = _train(lambda p: _muon(p, bf16_weights="mantissa"), torch.bfloat16)

@@ -7,8 +7,10 @@ Layouts are read from the tensors: DTensors (FSDP2, tensor and expert parallelis
 group (DDP), or plain tensors alone. docs/torch.md says what is supported.
 """
 
-from . import layout
+from . import groups, layout
 from .default_groups import param_groups
+from .foreign import import_dion, import_torch
 from .optimizer import Muon, NorMuon, Plan
+from .timeline import profile
 
-__all__ = ["Muon", "NorMuon", "Plan", "param_groups"]
+__all__ = ["Muon", "NorMuon", "Plan", "groups", "import_dion", "import_torch", "layout", "param_groups", "profile"]

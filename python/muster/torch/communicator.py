@@ -48,6 +48,7 @@ class _Messages:
 
         def wait() -> None:
             for work, _ in started:
+                assert work is not None  # only of ranks outside the group
                 work.wait(self.timeout)
 
         return wait
@@ -80,6 +81,13 @@ def gather(group: dist.ProcessGroup | None, mine: Any) -> list[Any]:
     return everybody
 
 
+def raise_together(group: dist.ProcessGroup | None, error: str | None) -> None:
+    """Raises what any rank found wrong, as a ValueError on all of them. All ranks together."""
+    for rank, theirs in enumerate(gather(group, error)):
+        if theirs is not None:
+            raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}")
+
+
 class _Nccl:
     """A communicator of NCCL, alive as long as an optimizer has it."""
 
@@ -98,7 +106,7 @@ class _Nccl:
         # Garbage is not collected everywhere at once: some ranks may have it still.
         everybody = gather(group, None if known is None else known.identity)
         shared = known is not None and all(identity == known.identity for identity in everybody)
-        if shared and cls._works(group, known):
+        if known is not None and shared and cls._works(group, known):
             return known
         return cls._make(group, device, timeout, key)
 
@@ -113,8 +121,9 @@ class _Nccl:
 
     @classmethod
     def _make(cls, group: dist.ProcessGroup, device: torch.device, timeout: timedelta, key: Any) -> _Nccl:
-        rank, made, error = dist.get_rank(group), None, None
-        identity = b""
+        rank, identity = dist.get_rank(group), b""
+        made: _Nccl | None = None
+        error: str | None = None
         try:
             if not _muster.nccl_available():
                 raise _muster.CommError("libnccl.so.2 is not there, or Muster was built without NCCL")
@@ -134,6 +143,7 @@ class _Nccl:
         except _muster.CommError as caught:
             error = str(caught)
         _raise_first(gather(group, error))
+        assert made is not None
         cls.made[key] = made
         return made
 

@@ -23,9 +23,20 @@ def param_groups(
     """Groups for ``NorMuon`` or ``Muon``: matrices to it; embeddings, heads, gains and biases to AdamW.
 
     A head is a linear layer whose name ends in one of head, lm_head, output, unembed, classifier, or that has as many
-    outputs as an embedding has entries. Convolutions are read as (output, everything else), 3-D parameters as stacks of
-    matrices. The AdamW group has a learning rate of its own, which schedulers scale alike. Prints what it chose, on
-    rank 0, unless ``verbose`` is off.
+    outputs as an embedding has entries. Convolutions, (output, input, height, width), are read as matrices of
+    (output, everything else); other parameters of three dimensions and more, (..., output, input), as stacks of
+    matrices. Tied parameters are given once.
+
+    Args:
+        model: sharded or wrapped (DDP, ``torch.compile``) already, or not.
+        adamw_lr: learning rate of the AdamW group; schedulers scale it like the others. Default 3e-4.
+        adamw_weight_decay: default 0.
+        adamw_betas: default (0.9, 0.95).
+        verbose: print on rank 0 what was chosen. Default True.
+
+    Returns:
+        Up to three groups, those that have members, in this order: matrices, convolutions, elementwise. ``params`` are
+        (name, tensor) pairs.
     """
     vocabularies = {m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)}
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}

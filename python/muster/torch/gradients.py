@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -21,7 +22,7 @@ class Gradients:
     def __init__(self, names: Sequence[str], parameters: Sequence[torch.Tensor]) -> None:
         self._names = names
         # With the layout of a DTensor, which in FSDP2 is its gradient's too, the same object.
-        self._parameters = [
+        self._parameters: list[tuple[int, Any, torch.dtype, Any]] = [
             (i, p, p.dtype, p._spec if isinstance(p, DTensor) else None) for i, p in enumerate(parameters)
         ]
         mine = [local(p.detach()) for p in parameters]
@@ -73,9 +74,9 @@ class Gradients:
         name = self._names[index]
         if isinstance(grad, DTensor) != isinstance(parameter, DTensor):
             raise ValueError(f"parameter '{name}': only one of it and its gradient is a DTensor")
-        if isinstance(grad, DTensor) and (
-            grad.placements != parameter.placements or grad.device_mesh != parameter.device_mesh
-        ):
+        if not isinstance(grad, DTensor) or not isinstance(parameter, DTensor):
+            return grad
+        if grad.placements != parameter.placements or grad.device_mesh != parameter.device_mesh:
             raise ValueError(
                 f"parameter '{name}': its gradient is laid out as {grad.placements}, it as {parameter.placements}; "
                 "redistribute the gradient"

@@ -3,10 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
 
 from .. import _muster
+
+
+class MoreOptions(TypedDict, total=False):
+    """What a group, or an optimizer as a default of its groups, may say; ``DEFAULTS`` has the meanings."""
+
+    algorithm: Literal["normuon", "muon", "adamw", "lion"]
+    decay: Literal["plain", "cautious"]
+    every: int
+    momentum_form: Literal["ema", "sum"]
+    nesterov: bool
+    coefficients: str | Sequence[Sequence[float]]
+    scale: Literal["none", "spectral", "jordan", "rms", "fan"]
+    eps: float
+    lr_mul: float
+    normalize: Literal["longer", "rows", "columns"]
+    heads: int | None
+    split_rows: Sequence[int] | None
+    split_columns: Sequence[int] | None
+    view: Sequence[int] | None
+    flatten: bool
+    output_dim: Literal[0, 1]
+    scale_shape: Literal["block", "parameter"]
+
+
+class GroupOptions(MoreOptions, total=False):
+    """Every key of a param group beside ``params``: types only."""
+
+    lr: float
+    weight_decay: float
+    momentum: float
+    betas: tuple[float, float]
+    mesh: Any  # with `placements`: where plain tensors that differ between ranks belong
+    placements: Sequence[Any]
+
 
 #: Every key of a param group beside ``params``, with its default.
 DEFAULTS: dict[str, Any] = {
@@ -43,6 +77,11 @@ def _enum(kind: Any, key: str, value: Any) -> Any:
         return member
     known = ", ".join(name for name in dir(kind) if isinstance(getattr(kind, name), kind))
     raise ValueError(f"{key} {value!r}: expected one of {known}")
+
+
+def bare_name(name: str) -> str:
+    """Without what wrappers (torch.compile, DDP) put in front."""
+    return name.replace("_orig_mod.", "").removeprefix("module.")
 
 
 def check_keys(group: Mapping[str, Any]) -> None:
@@ -88,7 +127,7 @@ def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[i
 def make_parameter(
     name: str, shape: tuple[int, ...], dtype: _muster.Dtype, group: Mapping[str, Any]
 ) -> _muster.Parameter:
-    """A parameter of the problem, but for its layout. Raises ValueError naming it."""
+    """A parameter of the problem, of the whole ``shape``, but for its layout. Raises ValueError naming it."""
     out = _muster.Parameter()
     out.name, out.shape, out.dtype, out.grad_dtype = name, list(shape), dtype, dtype
     try:

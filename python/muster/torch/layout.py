@@ -10,10 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-try:
-    from torch.distributed.tensor.placement_types import _StridedShard
-except ImportError:  # pragma: no cover
-    _StridedShard = None
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from .. import _muster
 
@@ -48,7 +45,7 @@ def _axis_placement(name: str, placement: Any) -> AxisPlacement:
     if isinstance(placement, Replicate):
         return AxisPlacement()
     # Before Shard, which it was once derived from.
-    if _StridedShard is not None and isinstance(placement, _StridedShard):
+    if isinstance(placement, _StridedShard):
         return AxisPlacement(placement.dim, int(placement.split_factor))
     if type(placement) is Shard:
         return AxisPlacement(placement.dim)

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from .. import _muster
+from . import timeline
 from .communicator import Link, gather
 from .gradients import Gradients
-from .groups import DEFAULTS, check_keys, fill_group, make_parameter
+from .groups import DEFAULTS, bare_name, check_keys, fill_group, make_parameter
 from .layout import Meshes, TensorLayout, local, local_shape, merge, read_layout
-from .state import check_overlap, export_state, from_torch, import_state
+from .state import check_overlap, export_state, import_state
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
+    from typing_extensions import Unpack
+
+    from .groups import MoreOptions
 
 _DTYPES = {torch.float32: _muster.Dtype.f32, torch.bfloat16: _muster.Dtype.bf16}
 _WEIGHT_FORMS = {
@@ -25,13 +34,14 @@ _WEIGHT_FORMS = {
     "master": _muster.WeightForm.bf16_master,
     "mantissa": _muster.WeightForm.bf16_mantissa,
 }
+Result = TypeVar("Result")
 _HOW_TO_DECLARE = (
     " If its ranks are to differ (rank-local experts, say), say so: make it a DTensor, or give its group"
     " mesh=... and placements=[Shard(0)]. If they belong to another stage, give process_group=..."
 )
 
 
-class Plan(dict):
+class Plan(dict[str, Any]):
     """A plan: the object that ``muster plan --json`` prints; as text, its table."""
 
     def __init__(self, values: dict[str, Any], text: str) -> None:
@@ -53,32 +63,35 @@ class NorMuon(torch.optim.Optimizer):
         params: tensors, (name, tensor) pairs, or groups of either. ``muster.torch.param_groups(model)`` makes them; the
             keys of a group are those of ``muster.torch.groups.DEFAULTS``. Parameters are float32 or bfloat16, all on
             the CPU or all on one CUDA device, contiguous: plain tensors (alike on all ranks, as DDP keeps them) or
-            DTensors.
-        lr: learning rate of every group without its own; so are the next arguments.
-        weight_decay: decoupled, per step, times lr.
-        momentum: of Muon and NorMuon.
-        betas: of AdamW and Lion; the second is NorMuon's too.
+            DTensors. Those of a matrix group have the shape (output, input), or (..., output, input): a stack; those of
+            AdamW and Lion any shape. Gradients have the shape, dtype and layout of their parameters.
+        lr: learning rate of every group without its own; so are the next arguments. Default 0.02.
+        weight_decay: decoupled, per step, times lr. Default 0.
+        momentum: of Muon and NorMuon. Default 0.95.
+        betas: of AdamW and Lion; the second is NorMuon's too. Default (0.9, 0.95).
         defaults: any other key of a group: ``scale="rms"``, ``coefficients="jordan"``, ``every=2``, ...
-        process_group: whose ranks share these parameters, with Gloo for the CPU.
-        communicator: "nccl", "process_group" or "auto": NCCL on CUDA, if it can be used, else the process group.
-        timeout: how long a rank waits for another before it raises CommError.
-        wire: "bf16" or "f32": what updates are rounded to and travel in; part of the maths, on one rank too.
-        momentum_dtype: "f32" or "bf16".
-        bf16_weights: how bfloat16 weights are rounded: "nearest", "stochastic", or exact by a "master" (float32 copy)
-            or a "mantissa" (16 more bits) that this optimizer keeps.
-        grad_sync: Muster averages gradients of plain tensors itself: train without DDP.
-        non_finite: "ignore", "error", "skip_step" or "zero": what to do about NaN and infinity in gradients.
-        strategy, waves, scratch_mib: how to plan; see docs/planner.md.
+        process_group: whose ranks share these parameters, with Gloo for the CPU. Default: the world.
+        communicator: "nccl", "process_group" or "auto" (default): NCCL on CUDA, if it can be used, else the process
+            group.
+        timeout: how long a rank waits for another before it raises CommError. Default 10 minutes.
+        wire: "bf16" (default) or "f32": what updates are rounded to and travel in; part of the maths, on one rank too.
+        momentum_dtype: "f32" (default) or "bf16".
+        bf16_weights: how bfloat16 weights are rounded: "nearest" (default), "stochastic", or exact by a "master"
+            (float32 copy) or a "mantissa" (16 more bits) that this optimizer keeps.
+        grad_sync: Muster averages gradients of plain tensors itself: train without DDP. Default False.
+        non_finite: "ignore" (default), "error", "skip_step" or "zero": what to do about NaN and infinity in gradients.
+        strategy, waves, scratch_mib: how to plan; see docs/planner.md. Default "global", 0 (chosen), 1024.
         threads: of one rank, on the CPU; default torch.get_num_threads().
-        graph: on CUDA a step is recorded once and replayed; off: for whoever looks for an error.
-        seed: of stochastic rounding.
+        graph: on CUDA a step is recorded once and replayed (default); off: for whoever looks for an error.
+        seed: of stochastic rounding. Default 0.
     """
 
     _algorithm = "normuon"
+    _engine: _muster.Optimizer  # when all groups are there
 
     def __init__(
         self,
-        params: Iterable[Any],
+        params: ParamsT,
         lr: float = 0.02,
         *,
         weight_decay: float = 0.0,
@@ -98,17 +111,17 @@ class NorMuon(torch.optim.Optimizer):
         threads: int | None = None,
         graph: bool = True,
         seed: int = 0,
-        **defaults: Any,
+        **defaults: Unpack[MoreOptions],
     ) -> None:
         if process_group is None and dist.is_available() and dist.is_initialized():
             process_group = dist.group.WORLD
-        self._engine: _muster.Optimizer | None = None
         self._process_group = process_group
         self._rank = 0 if process_group is None else dist.get_rank(process_group)
         self._ranks = 1 if process_group is None else dist.get_world_size(process_group)
         self._timeout, self._backend = timeout, communicator
         self._link: Link | None = None
         self._device: torch.device | None = None
+        self._cuda = False
         for key, value, known in (
             ("wire", wire, ("bf16", "f32")),
             ("momentum_dtype", momentum_dtype, ("bf16", "f32")),
@@ -153,13 +166,13 @@ class NorMuon(torch.optim.Optimizer):
         mesh, placements = param_group.pop("mesh", None), param_group.pop("placements", None)
         if (mesh is None) != (placements is None):
             raise ValueError("param group: mesh and placements belong together")
-        engine = getattr(self, "_engine", None)
-        state = None if engine is None else export_state(engine, self._by_name)
+        built = hasattr(self, "_engine")  # torch's constructor adds group after group
+        state = export_state(self._engine, self._by_name) if built else {}
         super().add_param_group(param_group)
         if mesh is not None:
             for parameter in self.param_groups[-1]["params"]:
                 self._declared[parameter] = (mesh, tuple(placements))
-        if engine is None:  # torch's constructor adds group after group
+        if not built:
             return
         try:
             self._build()
@@ -188,7 +201,7 @@ class NorMuon(torch.optim.Optimizer):
         meshes = Meshes()
         for parameter, layout in zip(parameters, self._agree(layouts, error)):
             parameter.layout = meshes.layout(layout)
-        self._connect()
+        link = self._connect()
 
         problem = _muster.Problem()
         problem.model, problem.ranks = "torch", self._ranks
@@ -202,7 +215,7 @@ class NorMuon(torch.optim.Optimizer):
             for p, form, number, extra in zip(tensors, forms, numbers, extras)
         ]
         try:
-            self._engine = _muster.Optimizer(problem, self._options, self._link.communicator, memory)
+            self._engine = _muster.Optimizer(problem, self._options, link.communicator, memory)
         except ValueError as refused:
             if "replicas start from different weights" in str(refused):
                 raise ValueError(f"{refused}.{_HOW_TO_DECLARE}") from None
@@ -226,12 +239,22 @@ class NorMuon(torch.optim.Optimizer):
             at += len(group["params"])
         return groups
 
+    @property
+    def process_group(self) -> dist.ProcessGroup | None:
+        """Whose ranks share the parameters; None: this process alone."""
+        return self._process_group
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters, in the order of the groups."""
+        return list(self._names)
+
     def _name_parameters(self) -> list[str]:
         """The names torch was given, without what wrappers put in front; else by group and place."""
         names = []
         for g, group in enumerate(self.param_groups):
             given = group.get("param_names") or [f"group{g}.param{i}" for i in range(len(group["params"]))]
-            names += [name.replace("_orig_mod.", "").removeprefix("module.") for name in given]
+            names += [bare_name(name) for name in given]
         return names
 
     def _read(self, name: str, tensor: torch.Tensor) -> TensorLayout:
@@ -290,16 +313,19 @@ class NorMuon(torch.optim.Optimizer):
                 f"parameter '{name}' is on {device}, others are on {self._device}: one optimizer, one device"
             )
 
-    def _connect(self) -> None:
+    def _connect(self) -> Link:
         """Says where the engine computes, and how it talks. All ranks together."""
         if self._link is not None:
-            return
-        self._link = Link(self._process_group, self._device, self._timeout, self._backend)
-        if self._device.type == "cuda":
-            self._options.device = _muster.Device.cuda(self._device.index, self._stream())
+            return self._link
+        device = self._device or torch.device("cpu")
+        self._link = Link(self._process_group, device, self._timeout, self._backend)
+        self._cuda = device.type == "cuda"
+        if self._cuda:
+            self._options.device = _muster.Device.cuda(device.index, self._stream())
             plan = self._options.plan
             plan.cost = "h200"
             self._options.plan = plan
+        return self._link
 
     def _stream(self) -> int:
         return torch.cuda.current_stream(self._device).cuda_stream
@@ -322,7 +348,12 @@ class NorMuon(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._step_options.trace = timeline.recording()
+        begin_ns = time.monotonic_ns()
         self._run(lambda gradients: self._engine.step(gradients, self._step_options))
+        if self._step_options.trace:
+            name = f"{type(self).__name__} step {self._engine.steps}"
+            timeline.record(name, begin_ns, self._engine.trace())
         return loss
 
     def synchronize(self) -> None:
@@ -331,7 +362,7 @@ class NorMuon(torch.optim.Optimizer):
 
     def grad_norm(self) -> float:
         """The norm of all gradients, the same bits for every layout. All ranks together."""
-        return self._run(lambda gradients: self._engine.grad_norm(gradients))
+        return self._run(self._engine.grad_norm)
 
     @torch.no_grad()
     def clip_grad_norm(self, max_norm: float) -> float:
@@ -342,9 +373,10 @@ class NorMuon(torch.optim.Optimizer):
             torch._foreach_mul_([local(p.grad) for p in self._tensors if p.grad is not None], scale)
         return norm
 
-    def _run(self, work: Callable[[list[int]], Any]) -> Any:
+    def _run(self, work: Callable[[list[int]], Result]) -> Result:
         """Calls the engine with the addresses of this rank's gradients, in the order of the current stream."""
-        error, addresses = None, []
+        error: str | None = None
+        addresses: list[int] = []
         try:
             for index in self._gradients.moved():
                 extra = self._extras[index]
@@ -354,14 +386,14 @@ class NorMuon(torch.optim.Optimizer):
             addresses = self._gradients.addresses()
         except (ValueError, TypeError) as caught:
             error, addresses = str(caught), []
-        if self._device.type == "cuda":
+        if self._cuda:
             self._engine.follow(self._stream())
         try:
             # The engine refuses a list that is too short, on every rank: nobody waits for this one.
             return work(addresses)
         except ValueError:
             # On a device the others hear of it later, one by one.
-            everybody = [error] if self._device.type == "cuda" else gather(self._process_group, error)
+            everybody = [error] if self._cuda else gather(self._process_group, error)
             for rank, theirs in enumerate(everybody):
                 if theirs is not None:
                     raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}") from None
@@ -377,9 +409,9 @@ class NorMuon(torch.optim.Optimizer):
         return out
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From any layout and number of ranks; also of torch.optim.Muon and AdamW with the same groups.
+        """From any layout and number of ranks. What is missing starts from zero. All ranks together.
 
-        What is missing starts from zero. All ranks together.
+        ``muster.torch.import_torch`` and ``import_dion`` go on from what other optimizers saved.
         """
         for key in ("state", "param_groups"):
             if key not in state_dict:
@@ -397,7 +429,7 @@ class NorMuon(torch.optim.Optimizer):
         for key in state_dict["state"]:
             if key not in names:
                 raise ValueError(f"state_dict: it has state of {key!r}, which is in none of its param_groups")
-        given = {names[key]: from_torch(entries) for key, entries in state_dict["state"].items()}
+        given = {names[key]: entries for key, entries in state_dict["state"].items()}
         import_state(self._engine, given)
 
     def _mark_state(self) -> None:
@@ -405,11 +437,11 @@ class NorMuon(torch.optim.Optimizer):
         for parameter in self._tensors:
             self.state[parameter] = {}
 
-    def save(self, directory: str) -> None:
+    def save(self, directory: str | PathLike[str]) -> None:
         """Writes weights and state to a checkpoint of the engine (docs/checkpoints.md). All ranks together."""
         self._engine.save(str(directory))
 
-    def load(self, directory: str) -> None:
+    def load(self, directory: str | PathLike[str]) -> None:
         """Reads weights and state, from any layout and number of ranks. All ranks together."""
         self._engine.load(str(directory))
 

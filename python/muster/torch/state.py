@@ -34,13 +34,13 @@ def split_name(name: str) -> tuple[str, str]:
     return parameter, entry
 
 
-def _spread(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+def _spread(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """Lays it out like the parameter, where both have the same elements and torch's own rule says where they are."""
-    if not isinstance(parameter, DTensor) or whole.shape != parameter.shape:
-        return whole
+    if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
+        return value
     if any(p.is_shard() and type(p) is not Shard for p in parameter.placements):
-        return whole
-    return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        return value
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
 def export_state(engine: _muster.Optimizer, parameters: Mapping[str, torch.Tensor]) -> dict[str, State]:
@@ -51,12 +51,12 @@ def export_state(engine: _muster.Optimizer, parameters: Mapping[str, torch.Tenso
         if entry == _WEIGHT:
             continue
         kind, shape, data = engine.export_state(name)
-        whole = torch.frombuffer(bytearray(data), dtype=_TYPES[kind]).reshape(shape)
+        value = torch.frombuffer(bytearray(data), dtype=_TYPES[kind]).reshape(shape)
         if parameter:
-            out[parameter][entry] = _spread(whole, parameters[parameter])
+            out[parameter][entry] = _spread(value, parameters[parameter])
         else:
             for entries in out.values():
-                entries[entry] = whole.clone()
+                entries[entry] = value.clone()
     return out
 
 
@@ -74,28 +74,15 @@ def import_state(engine: _muster.Optimizer, given: Mapping[str, Mapping[str, Any
             tensors.append((name, kind, shape, bytes(_TYPES[kind].itemsize * math.prod(shape))))
     # The engine refuses, on all ranks, what does not fit: this rank alone must not leave the others waiting.
     for name, value in values.items():
-        whole = torch.as_tensor(value.full_tensor() if isinstance(value, DTensor) else value).detach().cpu()
-        kind = _STATE_TYPES.get(whole.dtype, _muster.StateType.u16)
-        tensors.append((name, kind, list(whole.shape), to_bytes(whole)))
+        tensor = whole(value)
+        kind = _STATE_TYPES.get(tensor.dtype, _muster.StateType.u16)
+        tensors.append((name, kind, list(tensor.shape), to_bytes(tensor)))
     engine.import_state(tensors)
 
 
-#: What torch.optim.Muon and AdamW call the same things.
-_TORCH_NAMES = {"momentum_buffer": "momentum", "exp_avg": "first", "exp_avg_sq": "second", "step": "updates"}
-
-
-def from_torch(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A parameter's state of torch.optim.Muon or AdamW as ours; ours as it is.
-
-    Both keep averages, as we do by default (``momentum_form="ema"``), in the dtype of the parameter.
-    """
-    if not entries.keys() & _TORCH_NAMES.keys():
-        return entries
-    out: dict[str, Any] = {}
-    for name, value in entries.items():
-        whole = torch.as_tensor(value.full_tensor() if isinstance(value, DTensor) else value)
-        out[_TORCH_NAMES.get(name, name)] = whole.to(torch.int64) if name == "step" else whole.float()
-    return out
+def whole(value: Any) -> torch.Tensor:
+    """All of it, on the CPU. Of a DTensor, all ranks together."""
+    return torch.as_tensor(value.full_tensor() if isinstance(value, DTensor) else value).detach().cpu()
 
 
 def to_bytes(tensor: torch.Tensor) -> bytes:

@@ -1,0 +1,253 @@
+"""Checkpoints of other optimizers: torch.optim.Muon and AdamW, and Dion's Muon and NorMuon.
+
+Their state becomes ours, and their hyperparameters those of the groups; docs/migrate.md has the tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .communicator import raise_together
+from .groups import MATRIX_ALGORITHMS, bare_name
+from .state import whole
+
+if TYPE_CHECKING:
+    from .optimizer import NorMuon
+
+Options = dict[str, Any]
+#: The five equal steps that torch.optim.Muon takes unless told otherwise.
+_JORDAN = [(3.4445, -4.7750, 2.0315)] * 5
+
+
+@dataclass(frozen=True)
+class _Theirs:
+    """What a checkpoint says of one parameter."""
+
+    name: str | None
+    group: Mapping[str, Any]
+    entries: Mapping[str, Any]
+
+
+def import_torch(optimizer: NorMuon, *state_dicts: Mapping[str, Any]) -> None:
+    """Goes on from the ``state_dict()`` of torch.optim.Muon, of AdamW, or of both: one after the other.
+
+    Parameters are matched by name, where all of the checkpoint's have names (optimizers made of named parameters, or
+    torch.distributed.checkpoint), else by their place: the groups of all ``state_dicts`` end to end are the
+    optimizer's parameters in its order. Momentum may be whole tensors or DTensors in any layout.
+
+    What a group of theirs says replaces what the optimizer's says: learning rates, decay, momentum, betas, coefficients
+    and scale. A group of NorMuon goes on from the momentum, with mean squares of zero. Raises ValueError naming the
+    parameter. All ranks together.
+    """
+    _load(optimizer, state_dicts, _torch_options, _torch_state)
+
+
+def import_dion(optimizer: NorMuon, *state_dicts: Mapping[str, Any]) -> None:
+    """Goes on from the ``state_dict()`` of Dion's Muon or NorMuon; parameters are matched as in ``import_torch``.
+
+    Dion keeps sums, ``M = mu M + G``: in a group with ``momentum_form="ema"`` (default) they are multiplied by 1 - mu.
+    Its mean squares are those of rows, (..., rows, 1): ours must be as well, ``normalize="rows"``. A group of NorMuon
+    may also become one of Muon, and back, then with mean squares of zero. Dion's polynomials are in none of its
+    checkpoints: the optimizer's stay. Raises ValueError naming the parameter. All ranks together.
+    """
+    _load(optimizer, state_dicts, _dion_options, _dion_state)
+
+
+def _match(optimizer: NorMuon, state_dicts: tuple[Mapping[str, Any], ...]) -> list[_Theirs]:
+    """One a parameter of the optimizer, in its order."""
+    theirs = [parameter for state_dict in state_dicts for parameter in _parameters(state_dict)]
+    names = optimizer.names
+    if theirs and all(parameter.name is not None for parameter in theirs):
+        by_name = {parameter.name: parameter for parameter in theirs}
+        missing = [name for name in names if name not in by_name]
+        if missing:
+            raise ValueError(f"checkpoint: it has no parameter '{missing[0]}'; it has {', '.join(map(str, by_name))}")
+        return [by_name[name] for name in names]
+    if len(theirs) != len(names):
+        raise ValueError(f"checkpoint: it has {len(theirs)} parameters, the optimizer has {len(names)}")
+    return theirs
+
+
+def _parameters(state_dict: Mapping[str, Any]) -> list[_Theirs]:
+    for key in ("state", "param_groups"):
+        if key not in state_dict:
+            raise ValueError(f"checkpoint: no {key!r}; was it made by an optimizer?")
+    out = []
+    for group in state_dict["param_groups"]:
+        keys = group["params"]
+        names = group.get("param_names") or [key if isinstance(key, str) else None for key in keys]
+        for key, name in zip(keys, names):
+            out.append(_Theirs(None if name is None else bare_name(name), group, state_dict["state"].get(key, {})))
+    return out
+
+
+def _load(
+    optimizer: NorMuon,
+    state_dicts: tuple[Mapping[str, Any], ...],
+    options: Callable[[Mapping[str, Any]], Options],
+    state: Callable[[str, _Theirs, Mapping[str, Any]], Options],
+) -> None:
+    """Makes a state_dict of ours of them, and loads that."""
+    converted: Options = {}
+    error: str | None = None
+    try:
+        converted = _convert(optimizer, _match(optimizer, state_dicts), options, state)
+    except ValueError as caught:
+        error = str(caught)
+    raise_together(optimizer.process_group, error)
+    optimizer.load_state_dict(converted)
+
+
+def _convert(
+    optimizer: NorMuon,
+    matched: list[_Theirs],
+    options: Callable[[Mapping[str, Any]], Options],
+    state: Callable[[str, _Theirs, Mapping[str, Any]], Options],
+) -> Options:
+    groups, states, first = [], {}, 0
+    for group in optimizer.param_groups:
+        members = range(first, first + len(group["params"]))
+        first = members.stop
+        given = [options(matched[i].group) for i in members]
+        ours = {key: value for key, value in group.items() if key != "params"}
+        for i, theirs in zip(members, given):
+            name = optimizer.names[i]
+            if theirs != given[0]:
+                raise ValueError(
+                    f"parameter '{name}': the checkpoint has other options for it than for its group's first"
+                )
+            _check_algorithm(name, theirs["algorithm"], group["algorithm"])
+            ours |= {**theirs, "algorithm": group["algorithm"]}
+            states[i] = state(name, matched[i], ours)
+        groups.append({**ours, "params": list(members)})
+    return {"state": states, "param_groups": groups}
+
+
+def _check_algorithm(name: str, theirs: str, ours: str) -> None:
+    if theirs != ours and not (theirs in MATRIX_ALGORITHMS and ours in MATRIX_ALGORITHMS):
+        raise ValueError(f"parameter '{name}': the checkpoint is of {theirs}, its group is of {ours}")
+
+
+def _rates(group: Mapping[str, Any]) -> Options:
+    """What a schedule needs; either may be a tensor."""
+    keys = ("lr", "initial_lr", "weight_decay")
+    return {key: float(group[key]) for key in keys if key in group}
+
+
+# torch.optim
+
+
+def _torch_options(group: Mapping[str, Any]) -> Options:
+    if "ns_coefficients" in group:
+        steps = [tuple(group["ns_coefficients"])] * int(group["ns_steps"])
+        return {
+            "algorithm": "muon",
+            **_rates(group),
+            "momentum": float(group["momentum"]),
+            "momentum_form": "ema",
+            "nesterov": bool(group["nesterov"]),
+            "coefficients": "jordan" if steps == _JORDAN else steps,
+            "scale": {None: "jordan", "original": "jordan", "match_rms_adamw": "rms"}[group["adjust_lr_fn"]],
+        }
+    if "betas" in group and "amsgrad" in group:
+        for key in ("amsgrad", "maximize"):
+            if group.get(key):
+                raise ValueError(f"checkpoint: AdamW with {key}=True has no counterpart")
+        betas = tuple(float(beta) for beta in group["betas"])
+        return {"algorithm": "adamw", **_rates(group), "betas": betas, "eps": float(group["eps"])}
+    raise ValueError(f"checkpoint: neither of torch.optim.Muon nor of AdamW: a group has {', '.join(sorted(group))}")
+
+
+def _torch_state(name: str, theirs: _Theirs, ours: Mapping[str, Any]) -> Options:
+    del name, ours
+    names = {"momentum_buffer": "momentum", "exp_avg": "first", "exp_avg_sq": "second", "step": "updates"}
+    return {
+        names.get(key, key): _number(value) if key == "step" else whole(value).float()
+        for key, value in theirs.entries.items()
+    }
+
+
+def _number(value: Any) -> torch.Tensor:
+    return torch.as_tensor(value).to("cpu", torch.int64).reshape(())
+
+
+# Dion
+
+
+def _dion_options(group: Mapping[str, Any]) -> Options:
+    if "cautious_wd" not in group:
+        raise ValueError(f"checkpoint: not of Dion's Muon or NorMuon: a group has {', '.join(sorted(group))}")
+    algorithm = group["algorithm"]
+    out = {"algorithm": algorithm, **_rates(group), "decay": "cautious" if group["cautious_wd"] else "plain"}
+    if algorithm in MATRIX_ALGORITHMS:
+        out["momentum"] = float(group["mu"])
+        out["nesterov"] = bool(group["nesterov"])
+        out["scale"] = {None: "none", "spectral_norm": "spectral", "rms_norm": "rms"}[group["adjust_lr"]]
+        beta2 = group.get("muon_beta2", group["beta2"])
+    else:
+        out["eps"] = float(group["epsilon"])
+        beta2 = group["beta2"]
+    out["betas"] = (float(group["beta1"]), float(beta2))
+    return out
+
+
+def _dion_state(name: str, theirs: _Theirs, ours: Mapping[str, Any]) -> Options:
+    entries, group = theirs.entries, theirs.group
+    if not entries:
+        return {}
+    momentum = whole(entries["momentum"]).float()
+    count = _number(entries.get("step_dev", group["step"]))
+    out = {"updates": count, "steps": _number(group["step"])}
+    if ours["algorithm"] not in MATRIX_ALGORITHMS:
+        out["first"] = momentum
+        if "variance" in entries:
+            out["second"] = whole(entries["variance"]).float()
+        return out
+    out["momentum"] = momentum * (1 - float(group["mu"])) if ours["momentum_form"] == "ema" else momentum
+    if "variance_neuron" in entries and ours["algorithm"] == "normuon":
+        out["variance"] = _dion_variance(name, theirs, ours, momentum.shape)
+    return out
+
+
+def _dion_variance(name: str, theirs: _Theirs, ours: Mapping[str, Any], shape: torch.Size) -> torch.Tensor:
+    """(..., rows, 1) to the rows of all blocks, end to end."""
+    if ours["flatten"] and len(shape) > 2:
+        raise ValueError(
+            f"parameter '{name}': with flatten Dion keeps mean squares along the last of {tuple(shape)}, which has no "
+            "counterpart; take 'variance_neuron' out of its state to start from zero"
+        )
+    if not _along_rows(shape, ours):
+        raise ValueError(
+            f"parameter '{name}': Dion keeps the mean squares of rows, this group of columns; give it normalize='rows'"
+        )
+    variance = whole(theirs.entries["variance_neuron"]).float().squeeze(-1)
+    sizes = list(theirs.group.get("split_sizes") or ())
+    if sizes != list(ours["split_rows"] or ()) or (theirs.group.get("num_heads") or 1) != (ours["heads"] or 1):
+        raise ValueError(f"parameter '{name}': the checkpoint has other blocks of rows than split_rows or heads here")
+    if sizes:
+        # Dion scales each block before it looks at its squares, so that one rate for the whole does for all of them.
+        scales = [_scale(theirs.group["adjust_lr"], rows, shape[-1]) for rows in sizes]
+        full = _scale(theirs.group["adjust_lr"], shape[-2], shape[-1])
+        factors = torch.tensor([(scale / full) ** 2 for scale in scales])
+        variance = variance / factors.repeat_interleave(torch.tensor(sizes))
+    return variance.flatten()
+
+
+def _along_rows(shape: torch.Size, ours: Mapping[str, Any]) -> bool:
+    """Whether NorMuon of this group looks at rows, in every block."""
+    if ours["normalize"] != "longer" or ours["view"]:
+        return bool(ours["normalize"] == "rows")
+    rows = [shape[-2] // ours["heads"]] if ours["heads"] else ours["split_rows"] or [shape[-2]]
+    columns = ours["split_columns"] or [shape[-1]]
+    return bool(min(rows) >= max(columns))
+
+
+def _scale(adjust: str | None, rows: int, columns: int) -> float:
+    if adjust is None:
+        return 1.0
+    return math.sqrt(rows / columns) if adjust == "spectral_norm" else 0.2 * math.sqrt(max(rows, columns))
