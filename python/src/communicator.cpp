@@ -45,8 +45,8 @@ auto in_python(Fate& fate, std::string_view name, Work work) {
   }
 }
 
-// Gloo tells only a wait() that an operation has ended, and moves bytes by threads of its own: test() has nothing to do
-// but to look at the clock.
+// Gloo tells only a wait() that an operation has ended, and moves bytes by threads of its own: unless what waits has a
+// done(), test() has nothing to do but to look at the clock.
 class PythonRequest final : public Request {
  public:
   PythonRequest(std::shared_ptr<Fate> fate, std::string name, nb::object wait, std::chrono::milliseconds timeout)
@@ -64,7 +64,9 @@ class PythonRequest final : public Request {
     if (done_) return true;
     const auto now = comm::Clock::now();
     if (!deadline_) deadline_ = comm::deadline_after(timeout_);
-    if (now > *deadline_) wait();  // which says what is wrong
+    const bool over =
+        in_python(*fate_, name_, [&] { return nb::hasattr(wait_, "done") && nb::cast<bool>(wait_.attr("done")()); });
+    if (over || now > *deadline_) wait();  // which says what is wrong
     return done_;
   }
   void wait() override {
@@ -137,7 +139,8 @@ void bind_communicator(nb::module_& module) {
   nb::class_<PythonCommunicator, Communicator>(module, "PythonCommunicator")
       .def(nb::init<int32_t, int32_t, double, nb::callable>(), "rank"_a, "size"_a, "timeout"_a, "post"_a,
            "`timeout` is in seconds. `post(name, sends, receives)` starts messages, given as (peer, address, bytes), "
-           "and returns a function that waits for all of them; what either raises becomes a CommError.");
+           "and returns a function that waits for all of them, and may have a done() that does not; what any of them "
+           "raises becomes a CommError.");
   module.def(
       "single_communicator", [] { return std::move(make_local_communicators(1).front()); },
       "The communicator of a rank that is alone.");
