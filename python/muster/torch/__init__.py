@@ -8,7 +8,9 @@ group (DDP), or plain tensors alone. docs/torch.md says what is supported.
 """
 
 from . import layout
+from .ddp import ddp_hook
 from .default_groups import param_groups
-from .optimizer import Muon, NorMuon, Plan
+from .optimizer import Muon, NorMuon
+from .plan import Plan
 
-__all__ = ["Muon", "NorMuon", "Plan", "param_groups"]
+__all__ = ["Muon", "NorMuon", "Plan", "ddp_hook", "param_groups"]

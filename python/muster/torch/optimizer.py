@@ -15,7 +15,9 @@ from .. import _muster
 from .communicator import Link, gather
 from .gradients import Gradients
 from .groups import DEFAULTS, check_keys, fill_group, make_parameter
-from .layout import Meshes, TensorLayout, local, local_shape, merge, read_layout
+from .layout import Meshes, TensorLayout, agree, local, local_shape, read_layout
+from .overlap import CLIPPED, SCALED, SCREENED, Overlap, check_device, final_in_hooks
+from .plan import Plan
 from .state import check_overlap, export_state, from_torch, import_state
 
 _DTYPES = {torch.float32: _muster.Dtype.f32, torch.bfloat16: _muster.Dtype.bf16}
@@ -29,17 +31,6 @@ _HOW_TO_DECLARE = (
     " If its ranks are to differ (rank-local experts, say), say so: make it a DTensor, or give its group"
     " mesh=... and placements=[Shard(0)]. If they belong to another stage, give process_group=..."
 )
-
-
-class Plan(dict):
-    """A plan: the object that ``muster plan --json`` prints; as text, its table."""
-
-    def __init__(self, values: dict[str, Any], text: str) -> None:
-        super().__init__(values)
-        self._text = text
-
-    def __str__(self) -> str:
-        return self._text
 
 
 class NorMuon(torch.optim.Optimizer):
@@ -68,6 +59,7 @@ class NorMuon(torch.optim.Optimizer):
             or a "mantissa" (16 more bits) that this optimizer keeps.
         grad_sync: Muster averages gradients of plain tensors itself: train without DDP.
         non_finite: "ignore", "error", "skip_step" or "zero": what to do about NaN and infinity in gradients.
+        overlap: waves of the step start while backward runs, as their gradients come; see docs/torch.md.
         strategy, waves, scratch_mib: how to plan; see docs/planner.md.
         threads: of one rank, on the CPU; default torch.get_num_threads().
         graph: on CUDA a step is recorded once and replayed; off: for whoever looks for an error.
@@ -92,6 +84,7 @@ class NorMuon(torch.optim.Optimizer):
         bf16_weights: str = "nearest",
         grad_sync: bool = False,
         non_finite: str = "ignore",
+        overlap: bool = False,
         strategy: str = "global",
         waves: int = 0,
         scratch_mib: int = 1024,
@@ -131,6 +124,14 @@ class NorMuon(torch.optim.Optimizer):
         self._options.graph = graph
         self._step_options = _muster.StepOptions()
         self._step_options.non_finite = getattr(_muster.NonFinite, non_finite)
+        self._overlap = None
+        self._begun = self._state_given = False
+        if overlap:
+            if non_finite != "ignore":
+                raise ValueError(SCREENED.format(non_finite))
+            self._options.overlap = True
+            self._overlap = Overlap(self._take)
+            self._step_supports_amp_scaling = True  # so that a GradScaler makes itself known
         chosen = {
             **DEFAULTS,
             "algorithm": self._algorithm,
@@ -161,6 +162,9 @@ class NorMuon(torch.optim.Optimizer):
                 self._declared[parameter] = (mesh, tuple(placements))
         if engine is None:  # torch's constructor adds group after group
             return
+        if self._overlap is not None:
+            self._overlap.order = None
+            self._set_order([])
         try:
             self._build()
         except Exception:
@@ -186,7 +190,8 @@ class NorMuon(torch.optim.Optimizer):
         except (ValueError, TypeError) as caught:
             error = str(caught)
         meshes = Meshes()
-        for parameter, layout in zip(parameters, self._agree(layouts, error)):
+        kind = None if self._device is None else self._device.type
+        for parameter, layout in zip(parameters, agree(self._process_group, layouts, kind, error)):
             parameter.layout = meshes.layout(layout)
         self._connect()
 
@@ -212,6 +217,9 @@ class NorMuon(torch.optim.Optimizer):
         self._gradients = Gradients(names, tensors)
         self._mark_state()
         self._engine_groups = [self._engine.group(g) for g in range(len(self.param_groups))]
+        if self._overlap is not None and self._overlap.order is None:
+            final = [self._grad_sync or final_in_hooks(p, self._declared.get(p), self._ranks) for p in tensors]
+            self._overlap.watch(names, tensors, final)
 
     def _make_groups(self, names: list[str]) -> list[_muster.Group]:
         groups, at = [], 0
@@ -240,6 +248,8 @@ class NorMuon(torch.optim.Optimizer):
             raise ValueError(f"parameter '{name}': {tensor.dtype} is not supported; float32 and bfloat16 are")
         mine = local(tensor)
         self._check_device(name, mine.device)
+        if self._overlap is not None:
+            check_device(name, tensor, mine.device)
         if not mine.is_contiguous():
             raise ValueError(
                 f"parameter '{name}': not contiguous, strides {mine.stride()} of shape {tuple(mine.shape)}"
@@ -256,26 +266,6 @@ class NorMuon(torch.optim.Optimizer):
                     f"{tensor.placements} of {tuple(tensor.shape)} says {expected}"
                 )
         return layout
-
-    def _agree(self, layouts: list[TensorLayout], error: str | None) -> list[TensorLayout]:
-        """One list of layouts from what all ranks see. Raises what any rank found wrong, on all of them."""
-        if self._ranks == 1:
-            if error is not None:
-                raise ValueError(error)
-            return layouts
-        kind = None if self._device is None else self._device.type
-        everybody = gather(self._process_group, (layouts, kind, error))
-        for rank, (_, _, theirs) in enumerate(everybody):
-            if theirs is not None:
-                raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}")
-        for rank, (theirs, kind, _) in enumerate(everybody):
-            if kind != everybody[0][1]:
-                raise ValueError(f"ranks disagree: rank 0 is on {everybody[0][1]} and rank {rank} is on {kind}")
-            if len(theirs) != len(everybody[0][0]):
-                raise ValueError(
-                    f"ranks disagree: rank 0 has {len(everybody[0][0])} parameters and rank {rank} has {len(theirs)}"
-                )
-        return [merge(views) for views in zip(*(theirs for theirs, _, _ in everybody))]
 
     def _check_device(self, name: str, device: torch.device) -> None:
         """All parameters are on the device of the first."""
@@ -294,7 +284,9 @@ class NorMuon(torch.optim.Optimizer):
         """Says where the engine computes, and how it talks. All ranks together."""
         if self._link is not None:
             return
-        self._link = Link(self._process_group, self._device, self._timeout, self._backend)
+        self._link = Link(
+            self._process_group, self._device, self._timeout, self._backend, self._overlap is not None
+        )
         if self._device.type == "cuda":
             self._options.device = _muster.Device.cuda(self._device.index, self._stream())
             plan = self._options.plan
@@ -322,8 +314,69 @@ class NorMuon(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._run(lambda gradients: self._engine.step(gradients, self._step_options))
+        if self._overlap is not None:
+            self._end_with_overlap()
+        else:
+            self._run(lambda gradients: self._engine.step(gradients, self._step_options))
         return loss
+
+    def _end_with_overlap(self) -> None:
+        """What backward has not done. Before the first step waves are planned anew, in the order of backward."""
+        overlap = self._overlap
+        if getattr(self, "found_inf", None) is not None:
+            self.found_inf = None
+            overlap.error = overlap.error or SCALED
+        if overlap.order is None:
+            everybody = gather(self._process_group, (overlap.reached(), overlap.error))
+            if everybody[0][0] and not any(error for _, error in everybody):
+                self._plan_in(everybody[0][0])
+        try:
+            self._run(lambda gradients: self._engine.step(gradients, self._step_options))
+        finally:
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self._begun = False
+        self._gradients.early_copies.clear()
+        self._overlap.forget()
+
+    def _plan_in(self, order: list[int]) -> None:
+        state = None
+        if self._state_given or self._engine.steps > 0:
+            state = export_state(self._engine, self._by_name)
+        self._engine, self._engine_groups = None, []  # its memory
+        self._overlap.learned(order)
+        self._set_order(order)
+        self._build()
+        if state is not None:
+            import_state(self._engine, state)
+
+    def _set_order(self, order: list[int]) -> None:
+        plan = self._options.plan
+        plan.order = order
+        self._options.plan = plan
+
+    @torch.no_grad()
+    def _take(self, number: int, gradient: torch.Tensor) -> bool:
+        """Gives a gradient to the engine in backward. What is wrong with it, step() finds, and refuses on all ranks."""
+        try:
+            if not self._begun:
+                self._prepare()
+                self._engine.begin_step(self._step_options)
+                self._begun = True
+            address = self._gradients.address(number, gradient)
+        except (ValueError, TypeError):
+            return False
+        self._engine.ready(number, address)
+        return True
+
+    def _prepare(self) -> None:
+        """Tells the engine where weights are, and the hyperparameters."""
+        for index in self._gradients.moved():
+            extra = self._extras[index]
+            self._engine.move(index, self._gradients.weight(index), 0 if extra is None else extra.data_ptr())
+        for out, group in zip(self._engine_groups, self.param_groups):
+            fill_group(out, group)
 
     def synchronize(self) -> None:
         """Waits for the steps under way on a device, and raises what they came to."""
@@ -331,6 +384,8 @@ class NorMuon(torch.optim.Optimizer):
 
     def grad_norm(self) -> float:
         """The norm of all gradients, the same bits for every layout. All ranks together."""
+        if self._overlap is not None:
+            raise ValueError(CLIPPED)
         return self._run(lambda gradients: self._engine.grad_norm(gradients))
 
     @torch.no_grad()
@@ -346,12 +401,10 @@ class NorMuon(torch.optim.Optimizer):
         """Calls the engine with the addresses of this rank's gradients, in the order of the current stream."""
         error, addresses = None, []
         try:
-            for index in self._gradients.moved():
-                extra = self._extras[index]
-                self._engine.move(index, self._gradients.weight(index), 0 if extra is None else extra.data_ptr())
-            for out, group in zip(self._engine_groups, self.param_groups):
-                fill_group(out, group)
+            self._prepare()
             addresses = self._gradients.addresses()
+            if self._overlap is not None:
+                self._overlap.check()
         except (ValueError, TypeError) as caught:
             error, addresses = str(caught), []
         if self._device.type == "cuda":
@@ -399,6 +452,7 @@ class NorMuon(torch.optim.Optimizer):
                 raise ValueError(f"state_dict: it has state of {key!r}, which is in none of its param_groups")
         given = {names[key]: from_torch(entries) for key, entries in state_dict["state"].items()}
         import_state(self._engine, given)
+        self._take_up_state()
 
     def _mark_state(self) -> None:
         # torch.distributed.checkpoint makes a step with gradients of zero if it takes an optimizer for stateless.
@@ -412,6 +466,12 @@ class NorMuon(torch.optim.Optimizer):
     def load(self, directory: str) -> None:
         """Reads weights and state, from any layout and number of ranks. All ranks together."""
         self._engine.load(str(directory))
+        self._take_up_state()
+
+    def _take_up_state(self) -> None:
+        self._state_given = True
+        if self._overlap is not None:  # whatever had begun is over
+            self._end_step()
 
     # Reports.
 
