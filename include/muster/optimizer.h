@@ -172,7 +172,7 @@ class Optimizer {
   // This gradient is there, for good: it stays as it is, where it is, until step() returns. Each at most once a step,
   // in any order, on this rank alone; step() is given all of them again, and those that were not ready. A wave whose
   // gradients are all ready starts when its turn comes; so weights change from now on. Never waits for another rank.
-  // What others refuse, step() throws.
+  // What others refuse, step() throws. Null: nothing new, but what has begun goes on as far as it can.
   void ready(int32_t parameter, void* gradient);
   // The norm that step() would clip by.
   double grad_norm(std::span<void* const> gradients, double grad_scale = 1);

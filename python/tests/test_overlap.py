@@ -15,6 +15,7 @@ from ranks import run_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -68,7 +69,7 @@ def _optimizer(model: nn.Module, **options) -> muster.torch.NorMuon:
     return muster.torch.NorMuon(groups, **{"lr": 0.02, "waves": 3, **options})
 
 
-def _train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, rank: int = 0, ranks: int = 1) -> list[int]:
+def _train(model: nn.Module, optimizer: muster.torch.NorMuon, steps: range, rank: int = 0, ranks: int = 1) -> list[int]:
     """How many waves began early, a step."""
     early = []
     for step in steps:
@@ -318,31 +319,46 @@ def _tp(model: _Model, ranks: int) -> nn.Module:
     return parallelize_module(model, init_device_mesh("cpu", (ranks,)), plan)
 
 
+def _fsdp_tp(model: _Model, ranks: int) -> nn.Module:
+    """What TP leaves alone has copies that its DTensors do not tell of."""
+    mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("dp", "tp"))
+    plan = {"first": ColwiseParallel(output_layouts=Replicate()), "last": RowwiseParallel(input_layouts=Replicate())}
+    parallelize_module(model, mesh["tp"], plan)
+    for layer in (model.first, model.twice, model.last):
+        fully_shard(layer, mesh=mesh["dp"])
+    return fully_shard(model, mesh=mesh["dp"])
+
+
 def _in_parallel(rank: int, ranks: int) -> None:
-    # And which begin early: those whose gradients are whole when backward says they are there.
-    for parallel, options, hooks, starts in (
+    ways = [
         (_fsdp, {}, False, True),
         (_hsdp, {}, False, True),
         (_plain, {"grad_sync": True}, False, True),
         (_tp, {}, False, ranks % 2 == 0),
         (_ddp, {}, False, False),
         (_ddp, {}, True, True),
-    ):
-        part = (0, 1) if parallel is _tp else (rank, ranks)
-        trained, early = [], []
+    ]
+    # And which begin early: those whose gradients are whole when backward says they are there.
+    for parallel, options, hooks, starts in ways if ranks < 4 else [(_fsdp_tp, {"waves": 8}, False, True)]:
+        part = {_tp: (0, 1), _fsdp_tp: (rank // 2, 2)}.get(parallel, (rank, ranks))
+        trained, optimizers, early = [], [], []
         for overlap in (True, False):
-            model = parallel(_Model(seconds=0.02 if overlap else 0.0), ranks)
+            model = parallel(_Model(seconds=0.04 if overlap else 0.0), ranks)
             optimizer = _optimizer(model, overlap=overlap, **options)
             if hooks:
                 model.register_comm_hook(optimizer, muster.torch.ddp_hook)
             early.append(max(_train(model, optimizer, range(5), *part)))
             trained.append(model)
+            optimizers.append(optimizer)
         assert _same(*trained), parallel.__name__
         assert (early[0] > 0) == starts, (parallel.__name__, hooks, early)
         assert early[1] == 0
+        if parallel is _fsdp_tp:  # those that can begin early come first
+            order = [optimizers[0]._names[number] for number in optimizers[0]._overlap.order]
+            assert order[:2] == ["last.weight", "first.weight"]
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_ranks_that_step_in_backward_give_the_same_bits(ranks: int) -> None:
     run_ranks(ranks, _in_parallel)
 

@@ -357,14 +357,16 @@ class NorMuon(torch.optim.Optimizer):
         self._options.plan = plan
 
     @torch.no_grad()
-    def _take(self, number: int, gradient: torch.Tensor) -> bool:
+    def _take(self, number: int, gradient: torch.Tensor | None) -> bool:
         """Gives a gradient to the engine in backward. What is wrong with it, step() finds, and refuses on all ranks."""
+        if gradient is None and not self._begun:
+            return False
         try:
             if not self._begun:
                 self._prepare()
                 self._engine.begin_step(self._step_options)
                 self._begun = True
-            address = self._gradients.address(number, gradient)
+            address = 0 if gradient is None else self._gradients.address(number, gradient)
         except (ValueError, TypeError):
             return False
         self._engine.ready(number, address)

@@ -17,7 +17,7 @@ _CHANGED = (
     "overlap=True: the gradient of '{}' was changed after backward; clipping, loss scaling and accumulation need all"
     " gradients before the first is used"
 )
-SCALED = "overlap=True: not with GradScaler: whether the loss overflowed is known after backward, and waves start before"
+SCALED = "overlap=True: not with GradScaler: whether gradients overflowed is known after backward; waves start before"
 SCREENED = (
     "overlap=True: not with non_finite='{}', which looks at all gradients before anything is changed, and waves start"
     " before that"
@@ -31,10 +31,11 @@ class Overlap:
     The first backward is watched: the order in which it reaches parameters, and how often each. In those after it a
     gradient that has come as often is ``take``n: from then on it and its parameter belong to the step.
 
-    ``take`` is given the number of a parameter and its gradient, and says whether it could be used.
+    ``take`` is given the number of a parameter and its gradient, and says whether it could be used; None: something
+    else was reached, and what has begun may go on.
     """
 
-    def __init__(self, take: Callable[[int, torch.Tensor], bool]) -> None:
+    def __init__(self, take: Callable[[int, torch.Tensor | None], bool]) -> None:
         self._take = weakref.WeakMethod(take)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._names: Sequence[str] = ()
@@ -67,6 +68,7 @@ class Overlap:
         self._seen: dict[int, tuple[torch.Tensor, int]] = {}  # gradients, and their versions then
         self._copies: dict[int, torch.Tensor] = {}  # gradients in buckets
         self._buckets: list[tuple[torch.futures.Future, list[torch.Tensor], list[torch.Tensor]]] = []
+        self._in_buckets: set[torch.Tensor] = set()
         self._backward_over = False
         self._watched = False
 
@@ -76,9 +78,10 @@ class Overlap:
         self._expected = [max(1, times) for times in self._times]
 
     def reached(self) -> list[int]:
-        """Parameters in the order in which their gradients were done."""
+        """Parameters in the order in which their gradients were done, those that wait for ``step`` last."""
         last = {number: place for place, number in enumerate(self._reached)}
-        return sorted(last, key=last.__getitem__)
+        early = lambda number: self._final[number] or self._parameters[number] in self._in_buckets  # noqa: E731
+        return sorted(last, key=lambda number: (not early(number), last[number]))
 
     def check(self) -> None:
         """Raises ValueError if gradients are no longer what they were when they were used."""
@@ -107,11 +110,14 @@ class Overlap:
             gradient = self._parameters[number].grad
             self._seen[number] = (gradient, gradient._version)
             self._use(number, gradient)
+        else:
+            self._go_on(number)
         self._look_into_buckets()
 
     def bucket(self, future: torch.futures.Future, parameters: list[torch.Tensor], views: list[torch.Tensor]) -> None:
         """Gradients that are whole once the future is done."""
         self._buckets.append((future, parameters, views))
+        self._in_buckets.update(parameters)
         self._look_into_buckets()
 
     def _look_into_buckets(self) -> None:
@@ -122,6 +128,11 @@ class Overlap:
                 # Of one that backward did not reach, the bucket has zeros: step() asks whether it has a gradient.
                 if number is not None and self._times[number] > 0 and self._use(number, view):
                     self._copies[number] = view
+
+    def _go_on(self, number: int) -> None:
+        take = self._take()
+        if self.order is not None and take is not None:
+            take(number, None)
 
     def _use(self, number: int, gradient: torch.Tensor) -> bool:
         take = self._take()
