@@ -141,12 +141,15 @@ TEST(Overlap, TraceAndTimesTellWhatBeganEarly) {
     std::vector<float> gradient(120, 1.0F);
     StepOptions options;
     options.trace = true;
+    const auto begun = std::chrono::steady_clock::now();
     optimizer.begin_step(options);
     for (const int32_t p : backward(7)) optimizer.ready(p, gradient.data());
     const auto called = std::chrono::steady_clock::now();
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    constexpr std::chrono::milliseconds kBetween(20);
+    std::this_thread::sleep_for(kBetween);
     const StepStats stats = optimizer.step(std::vector<void*>(7, gradient.data()), options);
-    EXPECT_LT(stats.total_ns, 20'000'000);  // without the time between the calls
+    const auto all = std::chrono::steady_clock::now() - begun;
+    EXPECT_LT(std::chrono::nanoseconds(stats.total_ns), all - kBetween);  // without the time between the calls
     std::vector<int32_t> early;
     for (const TraceEvent& event : optimizer.trace()) {
       const bool before = std::chrono::nanoseconds(event.end_ns) < called.time_since_epoch();
@@ -262,7 +265,7 @@ TEST(Overlap, BreaksOffWhereReplicasDisagree) {
 TEST(Overlap, RefusesToGoOnAfterAPeerIsGone) {
   for (const size_t before : {0, 1, 4, 7}) {
     test::Training t = chain(3);
-    t.timeout = std::chrono::milliseconds(1000);
+    t.timeout = std::chrono::seconds(10);
     t.arrival = [before, order = t.options.plan.order](int32_t rank, int step) {
       std::vector<int32_t> mine = order;
       if (rank != 1 || step != 1) return mine;
@@ -275,7 +278,6 @@ TEST(Overlap, RefusesToGoOnAfterAPeerIsGone) {
       EXPECT_THROW(optimizer.step(std::vector<void*>(7)), CommError);
       EXPECT_THROW(optimizer.save("never"), CommError);
     };
-    t.problem.parameters.reserve(100);
     const std::vector<std::string> said = errors(test::train(t));
     EXPECT_THAT(said[1], HasSubstr("parameter 99: expected 0 to 6"));
     EXPECT_THAT(said[0], HasSubstr("step 2 broke off"));
