@@ -52,6 +52,10 @@ struct OptimizerOptions {
   int threads = 1;
   uint64_t seed = 0;  // of stochastic rounding
   Device device{};
+  // Waves may start before step(), as gradients come: begin_step() and ready(). The plan's `order` says how they come,
+  // and AdamW and Lion go last. On the CPU only, and without what needs all gradients first: clipping, norms, policies
+  // for non-finite ones, a scale of the gradients.
+  bool overlap = false;
   bool graph = true;  // on a device: record a step once and replay it; false: for whoever looks for an error
 };
 
@@ -106,6 +110,7 @@ struct StepStats {
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   int64_t kernels = 0;                       // calls; on a device, launches
+  int64_t early_waves = 0;                   // begun before step() was called
   std::vector<ParameterStats> parameters{};  // on request; zeros if the step was skipped
 
   int64_t at(Stage stage) const { return stage_ns[static_cast<size_t>(stage)]; }
@@ -161,6 +166,14 @@ class Optimizer {
   // synchronize(). A step that was refused has changed nothing, and counts; one that throws what another refused is
   // made all the same. Norms, a trace and NonFinite::kError make it wait.
   const StepStats& step(std::span<void* const> gradients, const StepOptions& options = {});
+  // With OptimizerOptions::overlap: a step begins with the first gradient, and step() ends it. Hyperparameters are as
+  // they are here, until then. `options` as for step().
+  void begin_step(const StepOptions& options = {});
+  // This gradient is there, for good: it stays as it is, where it is, until step() returns. Each at most once a step,
+  // in any order, on this rank alone; step() is given all of them again, and those that were not ready. A wave whose
+  // gradients are all ready starts when its turn comes; so weights change from now on. Never waits for another rank.
+  // What others refuse, step() throws. Null: nothing new, but what has begun goes on as far as it can.
+  void ready(int32_t parameter, void* gradient);
   // The norm that step() would clip by.
   double grad_norm(std::span<void* const> gradients, double grad_scale = 1);
 

@@ -32,6 +32,10 @@ struct PlanOptions {
   int32_t waves = 0;  // 0: as many as predicted time and the cap ask for. kGlobal only, as the next two
   WaveOrder wave_order = WaveOrder::kSmallFirst;
   ElementwiseOrder elementwise = ElementwiseOrder::kInterleaved;
+  // Parameters in the order in which their gradients come, each at most once; those not in it come last. Waves are then
+  // cut in that order, in place of wave_order, 8 of them or as many more as the cap asks for. kGlobal only. Empty:
+  // none.
+  std::vector<int32_t> order{};
   int64_t scratch_bytes = 1 << 30;  // cap on a rank's scratch; 0: none. Held by kGlobal; the others have no such notion
   CostTable cost = CostTable::h200();
 };

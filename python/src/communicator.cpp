@@ -45,8 +45,8 @@ auto in_python(Fate& fate, std::string_view name, Work work) {
   }
 }
 
-// Gloo tells only a wait() that an operation has ended, and moves bytes by threads of its own: test() has nothing to do
-// but to look at the clock.
+// Gloo tells only a wait() that an operation has ended, and moves bytes by threads of its own: unless what waits has a
+// done(), test() has nothing to do but to look at the clock.
 class PythonRequest final : public Request {
  public:
   PythonRequest(std::shared_ptr<Fate> fate, std::string name, nb::object wait, std::chrono::milliseconds timeout)
@@ -64,7 +64,9 @@ class PythonRequest final : public Request {
     if (done_) return true;
     const auto now = comm::Clock::now();
     if (!deadline_) deadline_ = comm::deadline_after(timeout_);
-    if (now > *deadline_) wait();  // which says what is wrong
+    const bool over =
+        in_python(*fate_, name_, [&] { return nb::hasattr(wait_, "done") && nb::cast<bool>(wait_.attr("done")()); });
+    if (over || now > *deadline_) wait();  // which says what is wrong
     return done_;
   }
   void wait() override {
@@ -139,7 +141,8 @@ void bind_communicator(nb::module_& module) {
            nb::sig("def __init__(self, rank: int, size: int, timeout: float, post: typing.Callable[[str, "
                    "list[tuple[int, int, int]], list[tuple[int, int, int]]], typing.Callable[[], None]]) -> None"),
            "`timeout` is in seconds. `post(name, sends, receives)` starts messages, given as (peer, address, bytes), "
-           "and returns a function that waits for all of them; what either raises becomes a CommError.");
+           "and returns a function that waits for all of them, and may have a done() that does not; what any of them "
+           "raises becomes a CommError.");
   module.def(
       "single_communicator", [] { return std::move(make_local_communicators(1).front()); },
       "The communicator of a rank that is alone.");

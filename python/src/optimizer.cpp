@@ -79,6 +79,7 @@ nb::dict stats(const StepStats& stats) {
   out["bytes_sent"] = stats.bytes_sent;
   out["bytes_received"] = stats.bytes_received;
   out["kernels"] = stats.kernels;
+  out["early_waves"] = stats.early_waves;
   nb::list parameters;
   for (const ParameterStats& p : stats.parameters) parameters.append(nb::make_tuple(p.grad_norm, p.update_rms));
   out["parameters"] = parameters;
@@ -153,6 +154,7 @@ void bind_options(nb::module_& module) {
       .def_rw("threads", &OptimizerOptions::threads)
       .def_rw("seed", &OptimizerOptions::seed)
       .def_rw("device", &OptimizerOptions::device)
+      .def_rw("overlap", &OptimizerOptions::overlap)
       .def_rw("graph", &OptimizerOptions::graph);
   nb::class_<StepOptions>(module, "StepOptions")
       .def(nb::init<>())
@@ -184,6 +186,15 @@ void bind_optimizer(nb::module_& module) {
             engine.optimizer().step(pointers(gradients), options);
           },
           "gradients"_a, "options"_a, NoGil(), "One address a parameter; 0: no gradient.")
+      .def(
+          "begin_step", [](Engine& engine, const StepOptions& options) { engine.optimizer().begin_step(options); },
+          "options"_a, NoGil(), "With overlap: before the first ready().")
+      .def(
+          "ready",
+          [](Engine& engine, int32_t parameter, uintptr_t gradient) {
+            engine.optimizer().ready(parameter, reinterpret_cast<void*>(gradient));
+          },
+          "parameter"_a, "gradient"_a, NoGil(), "This gradient is there, and stays as it is until step() is over.")
       .def(
           "grad_norm",
           [](Engine& engine, const Addresses& gradients, double grad_scale) {

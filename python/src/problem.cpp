@@ -159,6 +159,7 @@ void bind_plan_options(nb::module_& module) {
           "strategy", [](const PlanOptions& options) { return name(options.strategy); },
           [](PlanOptions& options, std::string_view text) { options.strategy = parse_strategy(text); })
       .def_rw("waves", &PlanOptions::waves)
+      .def_rw("order", &PlanOptions::order)
       .def_rw("scratch_bytes", &PlanOptions::scratch_bytes)
       .def_prop_rw(
           "cost", [](const PlanOptions& options) { return options.cost.device; },

@@ -96,6 +96,7 @@ void agree_on_plan(const Problem& problem, const Plan& plan, const OptimizerOpti
   all_options.add(plan.hash);
   all_options.add(static_cast<int64_t>(options.momentum));
   all_options.add(options.seed);
+  all_options.add(static_cast<int64_t>(options.overlap));
   all_options.add(static_cast<int64_t>(options.groups.size()));
   std::vector<uint64_t> prints = plan::parameter_fingerprints(problem);
   for (size_t p = 0; p < prints.size(); ++p) {
@@ -167,13 +168,15 @@ void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::sp
   }
 }
 
-Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, const StepOptions& options) {
+Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, const StepOptions& options,
+                const std::string& refusal) {
   const auto& [problem, holdings, memory, groups, number, rank, ranks] = question;
   const size_t parameters = problem.parameters.size();
   const BallotLayout layout(groups.size(), parameters);
   Ballots ballots{std::vector<int64_t>(layout.words), {}};
   std::vector<int64_t>& words = ballots.words;
   try {
+    if (!refusal.empty()) throw InvalidArgument(refusal);
     if (gradients.size() != parameters) {
       throw InvalidArgument(fmt::format("{} gradients, expected {}", gradients.size(), parameters));
     }

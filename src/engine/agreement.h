@@ -65,7 +65,9 @@ struct StepQuestion {
   int32_t ranks = 1;
 };
 
-Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, const StepOptions& options);
+// `refusal` is what this rank has found before; empty: nothing.
+Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, const StepOptions& options,
+                const std::string& refusal = {});
 // Which parameters take part. Throws InvalidArgument, naming what they disagree on.
 std::vector<bool> count(const StepQuestion& question, std::span<const int64_t> sums, const std::string& refusal);
 // The first parameter whose word is not 0 has gradients that are not finite on so many ranks.

@@ -112,12 +112,16 @@ void Executor::in_lanes(const BatchKey& key, bool home, size_t matrices, Work wo
   }
 }
 
+void Executor::start(const Program& program) {
+  in_flight_.clear();
+  in_flight_.resize(program.waves.size());
+  lane_ = 0;
+}
+
 void Executor::run(const Program& program, const StepInput& input, const Link& link) {
   const Run run{program, input, link};
   const size_t waves = program.waves.size();
-  in_flight_.clear();
-  in_flight_.resize(waves);
-  lane_ = 0;
+  start(program);
   if (waves == 0) return;
   // While wave w computes, w + 1 arrives and w - 1 leaves.
   start_in(run, 0);

@@ -48,6 +48,23 @@ class Executor {
 
   void run(const Program& program, const StepInput& input, const Link& link);
 
+  // The same in parts, each wave in this order, for who starts waves one by one. compute() and finish() wait for what
+  // arrives; arrived() and returned() say whether they would have to.
+  struct Run {
+    const Program& program;
+    const StepInput& input;
+    const Link& link;
+    const WaveProgram& wave(size_t w) const { return program.waves[w]; }
+  };
+  void start(const Program& program);
+  void start_in(const Run& run, size_t w);
+  bool arrived(size_t w) const { return landed(in_flight_[w].in); }
+  void compute(const Run& run, size_t w);
+  void start_out(const Run& run, size_t w);
+  bool returned(size_t w) const { return landed(in_flight_[w].out); }
+  void finish(const Run& run, size_t w);
+  void poll();  // MPI moves large messages only when it is called
+
   // Averages the gradients of replicas without using them: calls back with every sum at its owner.
   using Visit = std::function<void(int32_t parameter, const float* average, int64_t count)>;
   void average(const Program& program, const StepInput& input, const Link& link, const Visit& visit);
@@ -58,13 +75,6 @@ class Executor {
   int64_t scratch_bytes() const { return arena_.size() + workspace_.size(); }
 
  private:
-  // A program being carried out.
-  struct Run {
-    const Program& program;
-    const StepInput& input;
-    const Link& link;
-    const WaveProgram& wave(size_t w) const { return program.waves[w]; }
-  };
   struct Flight {
     std::unique_ptr<Request> request;
     int mark = -1;  // of the device's stream
@@ -97,11 +107,6 @@ class Executor {
   template <typename Work>
   void in_lanes(const BatchKey& key, bool home, size_t matrices, Work work);
 
-  void start_in(const Run& run, size_t w);
-  void compute(const Run& run, size_t w);
-  void start_out(const Run& run, size_t w);
-  void finish(const Run& run, size_t w);
-
   void sum_replicas(const Run& run, size_t w);
   void momentum_of_averages(const Run& run, size_t w);
   void orthogonalize(const Run& run, size_t w, const OwnedBatch& batch);
@@ -128,7 +133,7 @@ class Executor {
                std::string_view direction, Flight& flight);
   static std::string label_of(const Run& run, size_t w, std::string_view direction);
   void land(Flight& flight, size_t w, Stage stage, std::string_view direction);
-  void poll();
+  static bool landed(const Flight& flight) { return flight.request == nullptr || flight.request->test(); }
 
   std::byte* part(const Run& run, size_t w) { return arena_.data() + run.program.wave_offsets[w]; }
   static const int32_t* active(const Run& run, int32_t parameter) {

@@ -74,7 +74,6 @@ void Executor::land(Flight& flight, size_t w, Stage stage, std::string_view dire
   flight = {};
 }
 
-// MPI moves large messages only when it is called.
 void Executor::poll() {
   for (InFlight& wave : in_flight_) {
     if (wave.in.request != nullptr) wave.in.request->test();

@@ -1,30 +1,14 @@
 #include "muster/optimizer.h"
 
 #include <algorithm>
-#include <deque>
-#include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "backends.h"
-#include "engine/agreement.h"
-#include "engine/checkpoint.h"
-#include "engine/checkpoint_tensors.h"
-#include "engine/control.h"
-#include "engine/executor.h"
-#include "engine/host_bridge.h"
 #include "engine/lent.h"
-#include "engine/program.h"
-#include "engine/recorder.h"
-#include "engine/state.h"
-#include "engine/together.h"
-#include "engine/transfer.h"
-#include "kernels/kernels.h"
-#include "muster/error.h"
+#include "engine/optimizer_impl.h"
 
 namespace muster {
 
@@ -36,128 +20,6 @@ constexpr size_t kMostPrograms = 16;
 constexpr int kMostThreads = 4096;
 
 }  // namespace
-
-class Optimizer::Impl {
- public:
-  Impl(Problem problem, OptimizerOptions options, Communicator& communicator, std::vector<ParameterMemory> memory)
-      : problem_(std::move(problem)),
-        options_(std::move(options)),
-        rank_(communicator.rank()),
-        ranks_(communicator.size()),
-        memory_(std::move(memory)) {
-    engine::together(communicator, "check arguments", [&] { build(); });
-    connect(communicator);
-    engine::agree_on_plan(problem_, plan_, options_, memory_, communicator);
-    engine::agree_on_replicas(problem_, *holdings_, memory_, *kernels_, communicator);
-  }
-  ~Impl() {
-    try {
-      if (broken_.empty()) settle(0);
-    } catch (const std::exception&) {  // nobody is left to hear of it
-    }
-  }
-
-  const StepStats& step(std::span<void* const> gradients, const StepOptions& options);
-  double grad_norm(std::span<void* const> gradients, double grad_scale);
-  void reconnect(Communicator& communicator);
-
-  void require_whole() const {
-    if (!broken_.empty()) throw CommError(broken_);
-  }
-  StateTensor export_state(const std::string& name);
-  void import_state(std::span<const StateTensor> tensors);
-  void synchronize() {
-    require_whole();
-    settle(0);
-    if (!refused_.empty()) throw InvalidArgument(std::exchange(refused_, {}));
-  }
-  void follow(void* stream) {
-    if (kernels_->stream() != nullptr) kernels_->stream()->follow(stream);
-  }
-  void move(int32_t parameter, void* weight, void* extra);
-  void save(const std::string& directory);
-  void load(const std::string& directory);
-
-  // In a catch block, after something that leaves weights or ranks in between: nobody waits for this rank, and it does
-  // not go on.
-  [[noreturn]] void break_off(std::string_view what) {
-    try {
-      throw;
-    } catch (const CommError& error) {
-      give_up(fmt::format("{} broke off: {}", what, error.what()));
-      throw CommError(broken_);
-    } catch (const std::exception& error) {
-      const std::string why = fmt::format("{} broke off: {}", what, error.what());
-      communicator_->abort(why);  // first: giving up waits for what is under way
-      give_up(why);
-      throw;
-    }
-  }
-  template <typename Work>
-  auto or_break(std::string_view what, Work work) {
-    try {
-      return work();
-    } catch (...) {
-      break_off(what);
-    }
-  }
-  // Bad input is refused on every rank, before anything was changed; the optimizer then goes on.
-  template <typename Work>
-  auto or_refuse(std::string_view what, Work work) {
-    try {
-      return work();
-    } catch (const InvalidArgument&) {
-      throw;
-    } catch (...) {
-      break_off(what);
-    }
-  }
-
-  Problem problem_;
-  OptimizerOptions options_;
-  Plan plan_;
-  std::unique_ptr<kernels::Kernels> kernels_;  // whose memory the rest has
-  std::optional<engine::State> state_;
-  std::optional<engine::Executor> executor_;
-  engine::Recorder recorder_;
-
- private:
-  void build();
-  void connect(Communicator& communicator);
-  void give_up(std::string why);
-
-  const StepStats& step_on_host(std::span<void* const> gradients, const StepOptions& options);
-  const StepStats& step_on_stream(std::span<void* const> gradients, const StepOptions& options);
-  // Waits until only so many steps are under way on the device, and keeps why others were refused; whether the last
-  // was.
-  bool settle(size_t under_way);
-  const engine::Program& program(const std::vector<bool>& active);
-  engine::StateSlice find_state(const std::string& name);
-
-  Communicator* communicator_ = nullptr;
-  const int32_t rank_;
-  const int32_t ranks_;
-  std::vector<ParameterMemory> memory_;
-  std::vector<int32_t> group_of_;
-  std::optional<plan::Catalog> catalog_;
-  std::optional<engine::Holdings> holdings_;
-  std::map<std::vector<bool>, engine::Program> programs_;  // by active parameters; empty: all
-  std::optional<engine::Control> control_;
-  std::string broken_;         // why no further step is possible
-  std::vector<Group> agreed_;  // the last that this rank did not refuse
-
-  // Steps that a device has been given and whose outcome nobody has looked at.
-  struct UnderWay {
-    int64_t stream_step = 0;
-    int64_t number = 0;
-    StepOptions options;
-    bool refused = false;  // by this rank, which has said so
-  };
-  std::deque<UnderWay> under_way_;
-  std::string refused_;  // what nobody has been told yet
-  std::optional<engine::HostBridge> bridge_;
-  engine::Executor::Link link_;
-};
 
 void Optimizer::Impl::build() {
   muster::validate(problem_);
@@ -172,6 +34,16 @@ void Optimizer::Impl::build() {
   if (options_.groups.empty()) throw InvalidArgument("groups: none");
   for (const Group& group : options_.groups) muster::validate(group);
   agreed_ = options_.groups;
+  if (options_.overlap) {
+    if (options_.device.kind != Device::Kind::kCpu) {
+      throw InvalidArgument("overlap: not on a device, which is given a step as a whole to record and replay");
+    }
+    if (options_.plan.strategy != Strategy::kGlobal) {
+      throw InvalidArgument(
+          fmt::format("overlap: strategy {} fixes its own waves; expected global", name(options_.plan.strategy)));
+    }
+    options_.plan.elementwise = ElementwiseOrder::kLast;
+  }
   catalog_.emplace(problem_);
   holdings_.emplace(*catalog_, rank_);
   engine::check_memory(problem_, *holdings_, memory_, static_cast<int32_t>(options_.groups.size()), rank_);
@@ -195,6 +67,9 @@ void Optimizer::Impl::build() {
   }
   control_.emplace(problem_, *holdings_, memory_, options_.groups, *kernels_, *executor_, recorder_,
                    [this](const std::vector<bool>& active) -> const engine::Program& { return program(active); });
+  if (!options_.overlap) return;
+  if (kernels_->stream() != nullptr) throw Internal("overlap on a device");
+  overlap_.emplace(*catalog_, plan_, *holdings_, options_.groups, *control_, *executor_, recorder_);
 }
 
 void Optimizer::Impl::connect(Communicator& communicator) {
@@ -209,6 +84,7 @@ void Optimizer::Impl::connect(Communicator& communicator) {
 void Optimizer::Impl::give_up(std::string why) {
   broken_ = std::move(why);
   under_way_.clear();
+  if (overlap_) overlap_->drop();
   if (executor_) executor_->abandon();
   if (kernels_ == nullptr || kernels_->stream() == nullptr) return;
   try {
@@ -228,6 +104,7 @@ const engine::Program& Optimizer::Impl::program(const std::vector<bool>& active)
 
 const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const StepOptions& options) {
   require_whole();
+  if (overlap_) return step_with_overlap(gradients, options);
   return kernels_->stream() == nullptr ? step_on_host(gradients, options) : step_on_stream(gradients, options);
 }
 
@@ -256,6 +133,50 @@ const StepStats& Optimizer::Impl::step_on_host(std::span<void* const> gradients,
     }
     state_->steps = number;
   });
+  recorder_.finish();
+  return recorder_.last_stats;
+}
+
+void Optimizer::Impl::begin_step(const StepOptions& options) {
+  require_whole();
+  require_no_step();
+  if (!overlap_) throw InvalidArgument("begin_step: the optimizer was made without overlap");
+  engine::check_overlap(options);
+  const int64_t number = state_->steps + 1;
+  recorder_.start(number, options.trace);
+  overlap_->begin(number, program(control_->by_schedule(number)), link_);
+  recorder_.pause();
+}
+
+void Optimizer::Impl::ready(int32_t parameter, void* gradient) {
+  require_whole();
+  if (!overlap_ || !overlap_->under_way()) throw InvalidArgument("ready: no step has begun");
+  check_number(parameter);
+  overlap_->mark(parameter, gradient);
+  recorder_.resume();
+  or_break(fmt::format("step {}", state_->steps + 1), [&] { overlap_->advance(); });
+  recorder_.pause();
+}
+
+const StepStats& Optimizer::Impl::step_with_overlap(std::span<void* const> gradients, const StepOptions& options) {
+  if (!overlap_->under_way()) begin_step({.trace = options.trace});
+  const int64_t number = state_->steps + 1;
+  const std::string what = fmt::format("step {}", number);
+  recorder_.resume();
+  try {
+    overlap_->finish(gradients, options);
+  } catch (const InvalidArgument& error) {  // on every rank, at the same point
+    if (overlap_->changed()) {
+      give_up(fmt::format("{} broke off: {}", what, error.what()));
+      throw InvalidArgument(broken_);
+    }
+    overlap_->drop();
+    throw;
+  } catch (...) {
+    break_off(what);
+  }
+  for (size_t p = 0; p < problem_.parameters.size(); ++p) state_->updates()[p] += overlap_->active(p) ? 1 : 0;
+  state_->steps = number;
   recorder_.finish();
   return recorder_.last_stats;
 }
@@ -342,6 +263,7 @@ double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_
   require_whole();
   StepOptions options;
   options.grad_norm = true;
+  if (overlap_) engine::check_overlap(options);
   options.grad_scale = grad_scale;
   const int64_t number = state_->steps + 1;
   const std::string what = fmt::format("the gradient norm before step {}", number);
@@ -368,110 +290,6 @@ double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_
   return control_->read(stream.sent(stream.step()), options, number).norm;
 }
 
-void Optimizer::Impl::reconnect(Communicator& communicator) {
-  engine::together(communicator, "reconnect", [&] {
-    if (communicator.rank() == rank_ && communicator.size() == ranks_) return;
-    throw InvalidArgument(fmt::format("reconnect: rank {} of {}, expected rank {} of {}", communicator.rank(),
-                                      communicator.size(), rank_, ranks_));
-  });
-  if (broken_.empty()) {
-    try {
-      settle(0);              // in bounded time; ends what waits for a peer that is gone
-    } catch (const Error&) {  // broken_ says so
-    }
-  }
-  under_way_.clear();
-  refused_.clear();
-  executor_->abandon();
-  if (kernels_->stream() != nullptr) kernels_->stream()->forget();
-  connect(communicator);
-  engine::agree_on_plan(problem_, plan_, options_, memory_, *communicator_);
-  // Where one rank broke off, another may have come through, or not have begun.
-  int64_t most[] = {broken_.empty() ? 0 : 1, state_->steps, -state_->steps};
-  communicator_->all_reduce(most, ReduceOp::kMax, "compare steps")->wait();
-  const bool whole = most[0] == 0 && most[1] == -most[2];
-  if (!whole && broken_.empty()) broken_ = "reconnected to ranks of which some broke off: load a state first";
-}
-
-void Optimizer::Impl::move(int32_t parameter, void* weight, void* extra) {
-  if (parameter < 0 || parameter >= static_cast<int32_t>(memory_.size())) {
-    throw InvalidArgument(fmt::format("parameter {}: expected 0 to {}", parameter, memory_.size() - 1));
-  }
-  std::vector<ParameterMemory> moved = memory_;
-  moved[parameter].weight = weight;
-  moved[parameter].extra = extra;
-  engine::check_memory(problem_, *holdings_, moved, static_cast<int32_t>(options_.groups.size()), rank_);
-  memory_[parameter] = moved[parameter];  // in place: others look at it
-}
-
-engine::StateSlice Optimizer::Impl::find_state(const std::string& name) {
-  for (engine::StateSlice& slice : state_->slices()) {
-    if (slice.info.name == name) return std::move(slice);
-  }
-  throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", name));
-}
-
-StateTensor Optimizer::Impl::export_state(const std::string& name) {
-  require_whole();
-  settle(0);
-  const engine::StateSlice slice = find_state(name);
-  return or_break("export of state", [&] { return engine::gather(slice, *communicator_); });
-}
-
-void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
-  settle(0);
-  std::vector<engine::StateSlice> slices = state_->slices();
-  std::map<std::string, engine::StateSlice*> by_name;
-  for (engine::StateSlice& slice : slices) by_name[slice.info.name] = &slice;
-  std::set<std::string_view> given;
-  engine::together(*communicator_, "check state", [&] {
-    for (const StateTensor& tensor : tensors) {
-      if (!given.insert(tensor.name).second) {
-        throw InvalidArgument(fmt::format("state \"{}\": given twice", tensor.name));
-      }
-      const auto found = by_name.find(tensor.name);
-      if (found == by_name.end()) {
-        throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", tensor.name));
-      }
-      engine::check_like(found->second->info, tensor);
-    }
-  });
-  // Or some would go on while others are still broken.
-  engine::check_same(*communicator_, "import state", fmt::format("{}", fmt::join(given, "\n")));
-  for (const StateTensor& tensor : tensors) {
-    engine::fill(*by_name.at(tensor.name), tensor.data);
-    by_name.erase(tensor.name);
-  }
-  if (by_name.empty()) broken_.clear();
-  refused_.clear();
-}
-
-void Optimizer::Impl::save(const std::string& directory) {
-  require_whole();
-  settle(0);
-  const std::vector<engine::StateSlice> slices = state_->slices();
-  or_refuse(fmt::format("the checkpoint after step {}", state_->steps), [&] {
-    engine::save_checkpoint(directory, {state_->steps, {}}, slices, *communicator_);
-  });
-}
-
-void Optimizer::Impl::load(const std::string& directory) {
-  settle(0);
-  const std::vector<engine::StateSlice> slices = state_->slices();
-  try {
-    engine::load_checkpoint(directory, slices, *communicator_);
-  } catch (const InvalidArgument&) {
-    throw;  // nothing was changed
-  } catch (const Error& error) {
-    give_up(fmt::format("loading \"{}\" broke off: {}", directory, error.what()));
-    throw;  // on every rank: they may try again
-  } catch (...) {
-    break_off(fmt::format("loading \"{}\"", directory));
-  }
-  broken_.clear();
-  refused_.clear();
-}
-
 Optimizer::Optimizer(Problem problem, OptimizerOptions options, Communicator& communicator,
                      std::vector<ParameterMemory> memory)
     : impl_(std::make_unique<Impl>(std::move(problem), std::move(options), communicator, std::move(memory))) {}
@@ -494,6 +312,8 @@ int64_t Optimizer::steps() const { return impl_->state_->steps; }
 const StepStats& Optimizer::step(std::span<void* const> gradients, const StepOptions& options) {
   return impl_->step(gradients, options);
 }
+void Optimizer::begin_step(const StepOptions& options) { impl_->begin_step(options); }
+void Optimizer::ready(int32_t parameter, void* gradient) { impl_->ready(parameter, gradient); }
 double Optimizer::grad_norm(std::span<void* const> gradients, double grad_scale) {
   return impl_->grad_norm(gradients, grad_scale);
 }

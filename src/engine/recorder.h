@@ -29,6 +29,9 @@ class Recorder {
     trace_ = trace;
     restart(step);
   }
+  // A step's time is that between its start or resume() and pause() or finish().
+  void pause() { paused_ns_ = now_ns(); }
+  void resume() { begin_ns_ += now_ns() - paused_ns_; }
   // The calls of a step are made again.
   void restart(int64_t step) {
     stats = StepStats{};
@@ -110,6 +113,7 @@ class Recorder {
   kernels::Stream* stream_ = nullptr;
   bool trace_ = false;
   int64_t begin_ns_ = 0;
+  int64_t paused_ns_ = 0;
 };
 
 }  // namespace muster::engine

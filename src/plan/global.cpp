@@ -26,6 +26,8 @@ constexpr int64_t kWorthMoreWaves = 128;
 // Wave counts that are tried, until kPatience in a row that meet the scratch cap bring nothing.
 constexpr int32_t kWaveCounts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024};
 constexpr int32_t kPatience = 3;
+// With an order: the first wave starts when about an eighth of the gradients are there.
+constexpr int32_t kOrderedWaves = 8;
 
 constexpr int64_t kMiB = 1 << 20;
 
@@ -41,6 +43,7 @@ class Search {
     const Plan owned = with_owners(best_owners());
     const std::vector<int32_t> counts =
         options_.waves > 0 ? std::vector{options_.waves} : std::vector(std::begin(kWaveCounts), std::end(kWaveCounts));
+    if (!options_.order.empty()) return in_order(owned, counts);
     std::optional<Found> best;
     for (const WaveCut cut : {WaveCut::kByTime, WaveCut::kByCompute, WaveCut::kByShape, WaveCut::kInTurn}) {
       std::optional<Found> found = best_waves(owned, cut, counts);
@@ -137,6 +140,19 @@ class Search {
       if (outcome == Outcome::kSlower && ++fruitless == kPatience) break;
     }
     return best;
+  }
+
+  // The fewest waves that keep the scratch cap: how far they hide behind what makes the gradients is not predicted.
+  Plan in_order(const Plan& owned, const std::vector<int32_t>& counts) {
+    const Lineup lineup(catalog_, cost_, owned.owner, options_.order);
+    std::optional<Found> found;
+    for (const int32_t count : counts) {
+      if (options_.waves == 0 && count < kOrderedWaves) continue;
+      Plan plan = owned;
+      plan.wave = lineup.waves(count);
+      if (keep_faster(std::move(plan), found) == Outcome::kKept) return std::move(found->plan);
+    }
+    refuse();
   }
 
   enum class Outcome { kKept, kSlower, kDoesNotFit };

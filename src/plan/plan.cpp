@@ -67,6 +67,20 @@ void check_fits(const plan::Catalog& catalog, const Plan& plan) {
   }
 }
 
+void check_order(const Problem& problem, const PlanOptions& options) {
+  if (options.order.empty()) return;
+  if (options.strategy != Strategy::kGlobal) {
+    throw InvalidArgument(fmt::format("order: strategy {} fixes its own", name(options.strategy)));
+  }
+  std::vector<bool> seen(problem.parameters.size());
+  for (const int32_t p : options.order) {
+    if (p < 0 || p >= static_cast<int32_t>(seen.size()) || seen[p]) {
+      throw InvalidArgument(fmt::format("order: parameter {}: expected each of 0 to {} once", p, seen.size() - 1));
+    }
+    seen[p] = true;
+  }
+}
+
 double ratio(int64_t a, int64_t b) { return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1.0; }
 
 }  // namespace
@@ -113,6 +127,7 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
   if (!default_order && options.strategy != Strategy::kGlobal) {
     throw InvalidArgument(fmt::format("wave order: strategy {} fixes its own", name(options.strategy)));
   }
+  check_order(problem, options);
   if (options.scratch_bytes < 0) throw InvalidArgument(fmt::format("scratch cap of {} bytes", options.scratch_bytes));
   const plan::Catalog catalog(problem);
   const plan::CostModel cost(catalog, options.cost);

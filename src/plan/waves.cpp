@@ -38,6 +38,28 @@ Lineup::Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<
     return std::tuple(items_[a].largest, items_[a].kind, a) < std::tuple(items_[b].largest, items_[b].kind, b);
   });
   if (wave_order == WaveOrder::kSmallLast) std::reverse(order.begin(), order.end());
+  line_up(order);
+}
+
+Lineup::Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
+               const std::vector<int32_t>& order)
+    : items_(catalog.matrix_count()), item_of_(catalog.matrix_count()) {
+  const auto parameters = static_cast<int32_t>(catalog.problem().parameters.size());
+  std::vector<int32_t> place(parameters, parameters);
+  for (size_t i = 0; i < order.size(); ++i) place[order[i]] = static_cast<int32_t>(i);
+  for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
+    const Load own = cost.own(catalog.class_of(j), owner[j]);
+    items_[j].time = own.compute + own.in_receive + own.out_send;
+    item_of_[j] = j;
+  }
+  std::vector<int32_t> row(item_of_);
+  std::stable_sort(row.begin(), row.end(), [&](int32_t a, int32_t b) {
+    return place[catalog.parameter_of(a)] < place[catalog.parameter_of(b)];
+  });
+  line_up(row);
+}
+
+void Lineup::line_up(const std::vector<int32_t>& order) {
   for (const int32_t i : order) {
     int64_t& before = total_[items_[i].sequence];
     items_[i].middle = 2 * before + items_[i].time;

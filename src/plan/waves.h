@@ -25,11 +25,17 @@ class Lineup {
  public:
   Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut,
          WaveOrder order);
+  // All matrices in one row, in the order of their parameters.
+  Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
+         const std::vector<int32_t>& order);
 
   // A wave for every matrix, 0 to K - 1, each used; K is at most `count`.
   std::vector<int32_t> waves(int32_t count) const;
 
  private:
+  // Items one after the other, in this order.
+  void line_up(const std::vector<int32_t>& order);
+
   // What goes into one wave together: a matrix, or all of a shape.
   struct Item {
     int64_t sequence = 0;  // items of one sequence are cut among themselves

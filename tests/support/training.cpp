@@ -67,6 +67,13 @@ void train_rank(const Training& t, Communicator& communicator, RankMemory& mine)
     }
     if (t.before_step) t.before_step(optimizer, step);
     try {
+      if (t.arrival) {
+        optimizer.begin_step();
+        for (const int32_t p : t.arrival(rank, step)) {
+          optimizer.ready(p, p < static_cast<int32_t>(pointers.size()) ? pointers[p] : nullptr);
+          std::this_thread::sleep_for(std::chrono::microseconds(20));
+        }
+      }
       mine.stats.push_back(optimizer.step(pointers, t.step_options ? t.step_options(step) : StepOptions{}));
     } catch (const std::exception& error) {
       if (t.failed) t.failed(optimizer, error.what());

@@ -28,9 +28,12 @@ struct Training {
   std::function<float(int32_t rank, size_t parameter, int64_t element, int step)> gradient;
   std::function<bool(int32_t rank, size_t parameter, int step)> present;  // null: always
   std::function<StepOptions(int step)> step_options;                      // null: the default
-  std::function<void(Optimizer& optimizer, int step)> before_step;        // sets hyperparameters
-  std::function<WeightForm(size_t parameter)> form;                       // null: plain
-  std::function<int32_t(size_t parameter)> group;                         // null: 0
+  // With overlap: which gradients a rank says are ready before it calls step(), in this order, one every 20
+  // microseconds; null: none.
+  std::function<std::vector<int32_t>(int32_t rank, int step)> arrival;
+  std::function<void(Optimizer& optimizer, int step)> before_step;  // sets hyperparameters
+  std::function<WeightForm(size_t parameter)> form;                 // null: plain
+  std::function<int32_t(size_t parameter)> group;                   // null: 0
   // Between the optimizer and its communicator; null: nothing.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> tamper;
   std::function<void(int32_t rank, const Optimizer& optimizer)> measure;       // after construction; null: nothing

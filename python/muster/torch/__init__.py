@@ -8,9 +8,22 @@ group (DDP), or plain tensors alone. docs/torch.md says what is supported.
 """
 
 from . import groups, layout
+from .ddp import ddp_hook
 from .default_groups import param_groups
 from .foreign import import_dion, import_torch
-from .optimizer import Muon, NorMuon, Plan
+from .optimizer import Muon, NorMuon
+from .plan import Plan
 from .timeline import profile
 
-__all__ = ["Muon", "NorMuon", "Plan", "groups", "import_dion", "import_torch", "layout", "param_groups", "profile"]
+__all__ = [
+    "Muon",
+    "NorMuon",
+    "Plan",
+    "ddp_hook",
+    "groups",
+    "import_dion",
+    "import_torch",
+    "layout",
+    "param_groups",
+    "profile",
+]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import queue
+import threading
 import warnings
+import weakref
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
@@ -23,13 +26,58 @@ def _view(address: int, size: int) -> torch.Tensor:
     return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
 
 
+class _Waiting:
+    """Waits in a thread, one after the other: Gloo tells nobody else that a message has arrived."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[_Awaited | None] = queue.SimpleQueue()
+        threading.Thread(target=_wait_for_all, args=(self._queue,), name="muster", daemon=True).start()
+        weakref.finalize(self, self._queue.put, None)
+
+    def add(self, wait: Callable[[], None]) -> _Awaited:
+        awaited = _Awaited(wait)
+        self._queue.put(awaited)
+        return awaited
+
+
+class _Awaited:
+    """An operation that a thread waits for; a call waits for that."""
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        self.wait = wait
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.wait()
+        except BaseException as error:
+            self._error = error
+        self._over.set()
+
+    def done(self) -> bool:
+        return self._over.is_set()
+
+    def __call__(self) -> None:
+        self._over.wait()  # which ends: what it waits for has a timeout
+        if self._error is not None:
+            raise self._error
+
+
+def _wait_for_all(waiting: queue.SimpleQueue[_Awaited | None]) -> None:
+    while (awaited := waiting.get()) is not None:
+        awaited.run()
+        del awaited  # the memory of its messages
+
+
 class _Messages:
     """Starts messages on a process group; the engine calls ``post``, alike on every rank."""
 
     made: ClassVar[WeakKeyDictionary[dist.ProcessGroup, int]] = WeakKeyDictionary()
 
-    def __init__(self, group: dist.ProcessGroup, timeout: timedelta) -> None:
+    def __init__(self, group: dist.ProcessGroup, timeout: timedelta, background: bool) -> None:
         self.group = group
+        self._waiting = _Waiting() if background else None
         self.timeout = timeout
         self.posted = 0
         # Which one this is of those on the same group: their messages are kept apart.
@@ -51,7 +99,7 @@ class _Messages:
                 assert work is not None  # only of ranks outside the group
                 work.wait(self.timeout)
 
-        return wait
+        return wait if self._waiting is None else self._waiting.add(wait)
 
     def _tag(self, name: str, size: int) -> int:
         # Ranks that disagree then wait for messages that never come, until the timeout. Gloo would end the process of a
@@ -59,14 +107,16 @@ class _Messages:
         return zlib.crc32(f"{self.number} {self.posted} {size} {name}".encode()) & 0x7FFFFFFF
 
 
-def process_group_communicator(group: dist.ProcessGroup, timeout: timedelta) -> _muster.Communicator:
-    """The ranks of a group that moves host memory."""
+def process_group_communicator(
+    group: dist.ProcessGroup, timeout: timedelta, background: bool = False
+) -> _muster.Communicator:
+    """The ranks of a group that moves host memory; ``background``: for who asks whether something has ended."""
     if "cpu:" not in dist.get_backend_config(group):
         raise ValueError(
             f"process group {dist.get_backend_config(group)}: it does not move memory of the CPU; "
             'use init_process_group("cpu:gloo,cuda:nccl")'
         )
-    messages = _Messages(group, timeout)
+    messages = _Messages(group, timeout, background)
     return _muster.PythonCommunicator(
         dist.get_rank(group), dist.get_world_size(group), timeout.total_seconds(), messages.post
     )
@@ -162,7 +212,12 @@ class Link:
     """
 
     def __init__(
-        self, group: dist.ProcessGroup | None, device: torch.device, timeout: timedelta, backend: str = "auto"
+        self,
+        group: dist.ProcessGroup | None,
+        device: torch.device,
+        timeout: timedelta,
+        backend: str = "auto",
+        background: bool = False,
     ) -> None:
         self._nccl: _Nccl | None = None
         self.name = "none"
@@ -178,6 +233,6 @@ class Link:
                 warnings.warn(f"muster: messages go through the process group and host memory: {error}", stacklevel=5)
         self.name = "process_group" if self._nccl is None else "nccl"
         if self._nccl is None:
-            self.communicator = process_group_communicator(group, timeout)
+            self.communicator = process_group_communicator(group, timeout, background)
         else:
             self.communicator = self._nccl.communicator

@@ -29,6 +29,7 @@ class Gradients:
         self._were = [(m.device, tuple(m.shape)) for m in mine]
         self._weights = [m.data_ptr() for m in mine]
         self.copies: list[torch.Tensor] = []
+        self.early_copies: list[torch.Tensor] = []
 
     def moved(self) -> list[int]:
         """Numbers of parameters whose memory is elsewhere now (``p.data = ...``, say), once each time."""
@@ -68,6 +69,17 @@ class Gradients:
                 self.copies.append(mine)
             out.append(mine.data_ptr())
         return out
+
+    def address(self, index: int, grad: torch.Tensor) -> int:
+        """Of a gradient before the others are there. A copy is in ``early_copies`` until somebody clears it."""
+        _, parameter, dtype, _ = self._parameters[index]
+        mine = self._look(index, parameter, grad)
+        if mine.dtype is not dtype or mine.layout is not torch.strided:
+            self._refuse(index, parameter, mine)
+        if not mine.is_contiguous():
+            mine = mine.contiguous()
+            self.early_copies.append(mine)
+        return mine.data_ptr()
 
     def _look(self, index: int, parameter: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         """Those that are not laid out by the very object that lays out the parameter."""

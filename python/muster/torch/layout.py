@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from .. import _muster
+from .communicator import gather
 
 
 @dataclass(frozen=True)
@@ -197,3 +198,21 @@ class Meshes:
             for p in layout.placements
         ]
         return _muster.Layout(self._index[key], placements, list(layout.order))
+
+
+def agree(
+    group: dist.ProcessGroup | None, layouts: list[TensorLayout], kind: str | None, error: str | None
+) -> list[TensorLayout]:
+    """One list of layouts from what all ranks see, on a kind of device. Raises what any rank found wrong, on all."""
+    everybody = gather(group, (layouts, kind, error))
+    for rank, (_, _, theirs) in enumerate(everybody):
+        if theirs is not None:
+            raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}")
+    for rank, (theirs, kind, _) in enumerate(everybody):
+        if kind != everybody[0][1]:
+            raise ValueError(f"ranks disagree: rank 0 is on {everybody[0][1]} and rank {rank} is on {kind}")
+        if len(theirs) != len(everybody[0][0]):
+            raise ValueError(
+                f"ranks disagree: rank 0 has {len(everybody[0][0])} parameters and rank {rank} has {len(theirs)}"
+            )
+    return [merge(views) for views in zip(*(theirs for theirs, _, _ in everybody))]

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
 from .. import _muster
 from . import timeline
 from .communicator import Link, gather
 from .gradients import Gradients
 from .groups import DEFAULTS, bare_name, check_keys, fill_group, make_parameter
-from .layout import Meshes, TensorLayout, local, local_shape, merge, read_layout
+from .layout import Meshes, TensorLayout, agree, local
+from .overlap import CLIPPED, SCALED, SCREENED, Overlap, check_device, final_in_hooks
+from .parameters import DTYPES, HOW_TO_DECLARE, Reader, extra_memory
+from .plan import Plan
 from .state import check_overlap, export_state, import_state
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
     from .groups import MoreOptions
 
-_DTYPES = {torch.float32: _muster.Dtype.f32, torch.bfloat16: _muster.Dtype.bf16}
 _WEIGHT_FORMS = {
     "nearest": _muster.WeightForm.bf16,
     "stochastic": _muster.WeightForm.bf16_stochastic,
@@ -35,21 +36,6 @@ _WEIGHT_FORMS = {
     "mantissa": _muster.WeightForm.bf16_mantissa,
 }
 Result = TypeVar("Result")
-_HOW_TO_DECLARE = (
-    " If its ranks are to differ (rank-local experts, say), say so: make it a DTensor, or give its group"
-    " mesh=... and placements=[Shard(0)]. If they belong to another stage, give process_group=..."
-)
-
-
-class Plan(dict[str, Any]):
-    """A plan: the object that ``muster plan --json`` prints; as text, its table."""
-
-    def __init__(self, values: dict[str, Any], text: str) -> None:
-        super().__init__(values)
-        self._text = text
-
-    def __str__(self) -> str:
-        return self._text
 
 
 class NorMuon(torch.optim.Optimizer):
@@ -80,6 +66,7 @@ class NorMuon(torch.optim.Optimizer):
             (float32 copy) or a "mantissa" (16 more bits) that this optimizer keeps.
         grad_sync: Muster averages gradients of plain tensors itself: train without DDP. Default False.
         non_finite: "ignore" (default), "error", "skip_step" or "zero": what to do about NaN and infinity in gradients.
+        overlap: waves of the step start while backward runs, as their gradients come; see docs/torch.md. Default False.
         strategy, waves, scratch_mib: how to plan; see docs/planner.md. Default "global", 0 (chosen), 1024.
         threads: of one rank, on the CPU; default torch.get_num_threads().
         graph: on CUDA a step is recorded once and replayed (default); off: for whoever looks for an error.
@@ -105,6 +92,7 @@ class NorMuon(torch.optim.Optimizer):
         bf16_weights: str = "nearest",
         grad_sync: bool = False,
         non_finite: str = "ignore",
+        overlap: bool = False,
         strategy: str = "global",
         waves: int = 0,
         scratch_mib: int = 1024,
@@ -120,7 +108,7 @@ class NorMuon(torch.optim.Optimizer):
         self._ranks = 1 if process_group is None else dist.get_world_size(process_group)
         self._timeout, self._backend = timeout, communicator
         self._link: Link | None = None
-        self._device: torch.device | None = None
+        self._reader = Reader(process_group, self._rank)
         self._cuda = False
         for key, value, known in (
             ("wire", wire, ("bf16", "f32")),
@@ -144,6 +132,14 @@ class NorMuon(torch.optim.Optimizer):
         self._options.graph = graph
         self._step_options = _muster.StepOptions()
         self._step_options.non_finite = getattr(_muster.NonFinite, non_finite)
+        self._overlap = None
+        self._begun = self._state_given = False
+        if overlap:
+            if non_finite != "ignore":
+                raise ValueError(SCREENED.format(non_finite))
+            self._options.overlap = True
+            self._overlap = Overlap(self._take)
+            self._step_supports_amp_scaling = True  # so that a GradScaler makes itself known
         chosen = {
             **DEFAULTS,
             "algorithm": self._algorithm,
@@ -154,7 +150,6 @@ class NorMuon(torch.optim.Optimizer):
             **defaults,
         }
         check_keys(chosen)
-        self._declared: dict[torch.Tensor, Any] = {}
         super().__init__(params, chosen)
         self._build()
 
@@ -171,9 +166,12 @@ class NorMuon(torch.optim.Optimizer):
         super().add_param_group(param_group)
         if mesh is not None:
             for parameter in self.param_groups[-1]["params"]:
-                self._declared[parameter] = (mesh, tuple(placements))
+                self._reader.declared[parameter] = (mesh, tuple(placements))
         if not built:
             return
+        if self._overlap is not None:
+            self._overlap.order = None
+            self._set_order([])
         try:
             self._build()
         except Exception:
@@ -189,17 +187,21 @@ class NorMuon(torch.optim.Optimizer):
         parameters: list[_muster.Parameter] = []
         error = None
         try:
-            layouts = [self._read(name, p) for name, p in zip(names, tensors)]
+            layouts = [self._reader.read(name, p) for name, p in zip(names, tensors)]
+            if self._overlap is not None:
+                for name, p in zip(names, tensors):
+                    check_device(name, p, local(p).device)
             check_overlap(names, [local(p) for p in tensors])
             self._options.groups = self._make_groups(names)
             owners = [group for group in self.param_groups for _ in group["params"]]
             parameters = [
-                make_parameter(s.name, s.shape, _DTYPES[p.dtype], g) for s, p, g in zip(layouts, tensors, owners)
+                make_parameter(s.name, s.shape, DTYPES[p.dtype], g) for s, p, g in zip(layouts, tensors, owners)
             ]
         except (ValueError, TypeError) as caught:
             error = str(caught)
         meshes = Meshes()
-        for parameter, layout in zip(parameters, self._agree(layouts, error)):
+        kind = None if self._reader.device is None else self._reader.device.type
+        for parameter, layout in zip(parameters, agree(self._process_group, layouts, kind, error)):
             parameter.layout = meshes.layout(layout)
         link = self._connect()
 
@@ -208,7 +210,7 @@ class NorMuon(torch.optim.Optimizer):
         problem.meshes, problem.parameters = meshes.meshes, parameters
         problem.wire, problem.grad_sync = self._wire, self._grad_sync
         forms = [_muster.WeightForm.f32 if p.dtype == torch.float32 else self._bf16_form for p in tensors]
-        extras = [_extra(local(p), form) for p, form in zip(tensors, forms)]
+        extras = [extra_memory(local(p), form) for p, form in zip(tensors, forms)]
         numbers = [number for number, group in enumerate(self.param_groups) for _ in group["params"]]
         memory = [
             _muster.ParameterMemory(local(p).data_ptr(), form, number, 0 if extra is None else extra.data_ptr())
@@ -218,13 +220,16 @@ class NorMuon(torch.optim.Optimizer):
             self._engine = _muster.Optimizer(problem, self._options, link.communicator, memory)
         except ValueError as refused:
             if "replicas start from different weights" in str(refused):
-                raise ValueError(f"{refused}.{_HOW_TO_DECLARE}") from None
+                raise ValueError(f"{refused}.{HOW_TO_DECLARE}") from None
             raise
         self._names, self._tensors, self._extras = names, tensors, extras
         self._by_name = dict(zip(names, tensors))
         self._gradients = Gradients(names, tensors)
         self._mark_state()
         self._engine_groups = [self._engine.group(g) for g in range(len(self.param_groups))]
+        if self._overlap is not None and self._overlap.order is None:
+            final = [self._grad_sync or final_in_hooks(p, self._reader.declared.get(p), self._ranks) for p in tensors]
+            self._overlap.watch(names, tensors, final)
 
     def _make_groups(self, names: list[str]) -> list[_muster.Group]:
         groups, at = [], 0
@@ -257,68 +262,12 @@ class NorMuon(torch.optim.Optimizer):
             names += [bare_name(name) for name in given]
         return names
 
-    def _read(self, name: str, tensor: torch.Tensor) -> TensorLayout:
-        """Checks a parameter and reads its layout."""
-        if tensor.dtype not in _DTYPES:
-            raise ValueError(f"parameter '{name}': {tensor.dtype} is not supported; float32 and bfloat16 are")
-        mine = local(tensor)
-        self._check_device(name, mine.device)
-        if not mine.is_contiguous():
-            raise ValueError(
-                f"parameter '{name}': not contiguous, strides {mine.stride()} of shape {tuple(mine.shape)}"
-            )
-        layout = read_layout(name, tensor, self._process_group, self._declared.get(tensor))
-        if isinstance(tensor, DTensor):
-            expected = local_shape(layout, self._rank)
-            elements = 1
-            for size in expected:
-                elements *= size
-            if mine.numel() != elements or (elements and tuple(mine.shape) != expected):
-                raise ValueError(
-                    f"parameter '{name}': rank {self._rank} has {tuple(mine.shape)} of it, where "
-                    f"{tensor.placements} of {tuple(tensor.shape)} says {expected}"
-                )
-        return layout
-
-    def _agree(self, layouts: list[TensorLayout], error: str | None) -> list[TensorLayout]:
-        """One list of layouts from what all ranks see. Raises what any rank found wrong, on all of them."""
-        if self._ranks == 1:
-            if error is not None:
-                raise ValueError(error)
-            return layouts
-        kind = None if self._device is None else self._device.type
-        everybody = gather(self._process_group, (layouts, kind, error))
-        for rank, (_, _, theirs) in enumerate(everybody):
-            if theirs is not None:
-                raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}")
-        for rank, (theirs, kind, _) in enumerate(everybody):
-            if kind != everybody[0][1]:
-                raise ValueError(f"ranks disagree: rank 0 is on {everybody[0][1]} and rank {rank} is on {kind}")
-            if len(theirs) != len(everybody[0][0]):
-                raise ValueError(
-                    f"ranks disagree: rank 0 has {len(everybody[0][0])} parameters and rank {rank} has {len(theirs)}"
-                )
-        return [merge(views) for views in zip(*(theirs for theirs, _, _ in everybody))]
-
-    def _check_device(self, name: str, device: torch.device) -> None:
-        """All parameters are on the device of the first."""
-        if device.type not in ("cpu", "cuda"):
-            raise ValueError(f"parameter '{name}' is on {device}: cpu and cuda are supported")
-        if device.type == "cuda" and not _muster.cuda_available():
-            raise ValueError(f"parameter '{name}' is on {device}: muster was built without CUDA, or sees no device")
-        if self._device is None:
-            self._device = device
-        elif self._device != device:
-            raise ValueError(
-                f"parameter '{name}' is on {device}, others are on {self._device}: one optimizer, one device"
-            )
-
     def _connect(self) -> Link:
         """Says where the engine computes, and how it talks. All ranks together."""
         if self._link is not None:
             return self._link
-        device = self._device or torch.device("cpu")
-        self._link = Link(self._process_group, device, self._timeout, self._backend)
+        device = self._reader.device or torch.device("cpu")
+        self._link = Link(self._process_group, device, self._timeout, self._backend, self._overlap is not None)
         self._cuda = device.type == "cuda"
         if self._cuda:
             self._options.device = _muster.Device.cuda(device.index, self._stream())
@@ -328,7 +277,7 @@ class NorMuon(torch.optim.Optimizer):
         return self._link
 
     def _stream(self) -> int:
-        return torch.cuda.current_stream(self._device).cuda_stream
+        return torch.cuda.current_stream(self._reader.device).cuda_stream
 
     # A step.
 
@@ -350,11 +299,74 @@ class NorMuon(torch.optim.Optimizer):
                 loss = closure()
         self._step_options.trace = timeline.recording()
         begin_ns = time.monotonic_ns()
-        self._run(lambda gradients: self._engine.step(gradients, self._step_options))
+        if self._overlap is not None:
+            self._end_with_overlap()
+        else:
+            self._run(lambda gradients: self._engine.step(gradients, self._step_options))
         if self._step_options.trace:
             name = f"{type(self).__name__} step {self._engine.steps}"
             timeline.record(name, begin_ns, self._engine.trace())
         return loss
+
+    def _end_with_overlap(self) -> None:
+        """What backward has not done. Before the first step waves are planned anew, in the order of backward."""
+        overlap = self._overlap
+        if getattr(self, "found_inf", None) is not None:
+            self.found_inf = None
+            overlap.error = overlap.error or SCALED
+        if overlap.order is None:
+            everybody = gather(self._process_group, (overlap.reached(), overlap.error))
+            if everybody[0][0] and not any(error for _, error in everybody):
+                self._plan_in(everybody[0][0])
+        try:
+            self._run(lambda gradients: self._engine.step(gradients, self._step_options))
+        finally:
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self._begun = False
+        self._gradients.early_copies.clear()
+        self._overlap.forget()
+
+    def _plan_in(self, order: list[int]) -> None:
+        state = None
+        if self._state_given or self._engine.steps > 0:
+            state = export_state(self._engine, self._by_name)
+        self._engine, self._engine_groups = None, []  # its memory
+        self._overlap.learned(order)
+        self._set_order(order)
+        self._build()
+        if state is not None:
+            import_state(self._engine, state)
+
+    def _set_order(self, order: list[int]) -> None:
+        plan = self._options.plan
+        plan.order = order
+        self._options.plan = plan
+
+    @torch.no_grad()
+    def _take(self, number: int, gradient: torch.Tensor | None) -> bool:
+        """Gives a gradient to the engine in backward. What is wrong with it, step() finds, and refuses on all ranks."""
+        if gradient is None and not self._begun:
+            return False
+        try:
+            if not self._begun:
+                self._prepare()
+                self._engine.begin_step(self._step_options)
+                self._begun = True
+            address = 0 if gradient is None else self._gradients.address(number, gradient)
+        except (ValueError, TypeError):
+            return False
+        self._engine.ready(number, address)
+        return True
+
+    def _prepare(self) -> None:
+        """Tells the engine where weights are, and the hyperparameters."""
+        for index in self._gradients.moved():
+            extra = self._extras[index]
+            self._engine.move(index, self._gradients.weight(index), 0 if extra is None else extra.data_ptr())
+        for out, group in zip(self._engine_groups, self.param_groups):
+            fill_group(out, group)
 
     def synchronize(self) -> None:
         """Waits for the steps under way on a device, and raises what they came to."""
@@ -362,6 +374,8 @@ class NorMuon(torch.optim.Optimizer):
 
     def grad_norm(self) -> float:
         """The norm of all gradients, the same bits for every layout. All ranks together."""
+        if self._overlap is not None:
+            raise ValueError(CLIPPED)
         return self._run(self._engine.grad_norm)
 
     @torch.no_grad()
@@ -378,12 +392,10 @@ class NorMuon(torch.optim.Optimizer):
         error: str | None = None
         addresses: list[int] = []
         try:
-            for index in self._gradients.moved():
-                extra = self._extras[index]
-                self._engine.move(index, self._gradients.weight(index), 0 if extra is None else extra.data_ptr())
-            for out, group in zip(self._engine_groups, self.param_groups):
-                fill_group(out, group)
+            self._prepare()
             addresses = self._gradients.addresses()
+            if self._overlap is not None:
+                self._overlap.check()
         except (ValueError, TypeError) as caught:
             error, addresses = str(caught), []
         if self._cuda:
@@ -431,6 +443,7 @@ class NorMuon(torch.optim.Optimizer):
                 raise ValueError(f"state_dict: it has state of {key!r}, which is in none of its param_groups")
         given = {names[key]: entries for key, entries in state_dict["state"].items()}
         import_state(self._engine, given)
+        self._take_up_state()
 
     def _mark_state(self) -> None:
         # torch.distributed.checkpoint makes a step with gradients of zero if it takes an optimizer for stateless.
@@ -444,6 +457,12 @@ class NorMuon(torch.optim.Optimizer):
     def load(self, directory: str | PathLike[str]) -> None:
         """Reads weights and state, from any layout and number of ranks. All ranks together."""
         self._engine.load(str(directory))
+        self._take_up_state()
+
+    def _take_up_state(self) -> None:
+        self._state_given = True
+        if self._overlap is not None:  # whatever had begun is over
+            self._end_step()
 
     # Reports.
 
@@ -460,11 +479,3 @@ class Muon(NorMuon):
     """Muon: as NorMuon, without its normalization."""
 
     _algorithm = "muon"
-
-
-def _extra(tensor: torch.Tensor, form: _muster.WeightForm) -> torch.Tensor | None:
-    if form == _muster.WeightForm.bf16_master:
-        return tensor.detach().float()
-    if form == _muster.WeightForm.bf16_mantissa:
-        return torch.zeros(tensor.shape, dtype=torch.uint16, device=tensor.device)
-    return None

@@ -1,5 +1,7 @@
 // The last rank is killed in the middle of a step. Every other one says which step broke off and who is gone, and then
-// neither steps nor saves. Prints "rank R: passed"; nothing else counts, since mpirun --enable-recovery hides statuses.
+// neither steps nor saves. Three ranks make steps that begin as gradients come, others whole ones; the former first
+// give the bits of the latter. Prints "rank R: passed"; nothing else counts, since mpirun --enable-recovery hides
+// statuses.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -27,6 +29,13 @@ std::string said(Work work) {
   return {};
 }
 
+// Gradients come from the last to the first.
+void step(Optimizer& optimizer, std::span<void* const> gradients, bool overlap) {
+  if (overlap) optimizer.begin_step();
+  for (size_t p = gradients.size(); p-- > 0 && overlap;) optimizer.ready(static_cast<int32_t>(p), gradients[p]);
+  optimizer.step(gradients);
+}
+
 bool survives(std::string_view direction) {
   std::unique_ptr<Communicator> inner = make_mpi_communicator({kTimeout});
   const int32_t rank = inner->rank();
@@ -47,14 +56,25 @@ bool survives(std::string_view direction) {
   }
   OptimizerOptions options;
   options.plan.waves = 3;
+  const bool overlap = inner->size() == 3;
   TamperingCommunicator communicator(std::move(inner), [&](std::string_view label, int32_t, std::span<std::byte>) {
     if (rank == culprit && label.starts_with("step 3 ") && label.ends_with(direction)) std::raise(SIGKILL);
   });
+  std::vector<std::vector<float>> whole = weights;
+  if (overlap) {
+    std::vector<ParameterMemory> other;
+    for (std::vector<float>& w : whole) other.push_back({w.data()});
+    Optimizer optimizer(problem, options, communicator, other);
+    for (int i = 0; i < 2; ++i) step(optimizer, pointers, false);
+    options.overlap = true;
+    options.plan.order = {4, 3, 2, 1, 0};
+  }
   Optimizer optimizer(problem, options, communicator, memory);
-  for (int step = 0; step < 2; ++step) optimizer.step(pointers);
+  for (int i = 0; i < 2; ++i) step(optimizer, pointers, overlap);
+  if (overlap && weights != whole) return false;
 
   const auto begin = std::chrono::steady_clock::now();
-  const std::string first = said([&] { optimizer.step(pointers); });
+  const std::string first = said([&] { step(optimizer, pointers, overlap); });
   const auto waited = std::chrono::steady_clock::now() - begin;
   std::printf("rank %d: %s\n", rank, first.c_str());
   return first.starts_with("step 3 broke off: ") &&

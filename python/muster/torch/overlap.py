@@ -1,0 +1,179 @@
+"""Steps that begin while backward still runs: hooks tell the engine which gradients are there."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.distributed.tensor import DTensor
+
+_TWICE = (
+    "overlap=True: the gradient of '{}' came again after it was used: one backward a step, without accumulation"
+    " (and checkpoint(use_reentrant=False))"
+)
+_CHANGED = (
+    "overlap=True: the gradient of '{}' was changed after backward; clipping, loss scaling and accumulation need all"
+    " gradients before the first is used"
+)
+SCALED = "overlap=True: not with GradScaler: whether gradients overflowed is known after backward; waves start before"
+SCREENED = (
+    "overlap=True: not with non_finite='{}', which looks at all gradients before anything is changed, and waves start"
+    " before that"
+)
+CLIPPED = "overlap=True: not with clipping: it needs the norm of all gradients, and waves start before that"
+
+
+class Overlap:
+    """What backward does in the steps of one optimizer.
+
+    The first backward is watched: the order in which it reaches parameters, and how often each. In those after it a
+    gradient that has come as often is ``take``n: from then on it and its parameter belong to the step.
+
+    ``take`` is given the number of a parameter and its gradient, and says whether it could be used; None: something
+    else was reached, and what has begun may go on.
+    """
+
+    def __init__(self, take: Callable[[int, torch.Tensor | None], bool]) -> None:
+        self._take = weakref.WeakMethod(take)
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._names: Sequence[str] = ()
+        self._parameters: Sequence[torch.Tensor] = ()
+        self._final: Sequence[bool] = ()
+        self._numbers: dict[torch.Tensor, int] = {}
+        self._expected: list[int] = []
+        self.order: list[int] | None = None  # by number; None: not known yet
+        self.forget()
+
+    def watch(self, names: Sequence[str], parameters: Sequence[torch.Tensor], final: Sequence[bool]) -> None:
+        """Begins anew. ``final``: the gradient is whole when hooks are called; else in ``step``, or a bucket."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._names, self._parameters, self._final = names, parameters, final
+        self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
+        self.forget()
+        mine = weakref.ref(self)  # parameters outlive optimizers
+        for number, parameter in enumerate(parameters):
+            if parameter.requires_grad:
+                hook = functools.partial(_came, mine, number)
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
+
+    def forget(self) -> None:
+        """A step is over."""
+        self.error: str | None = None
+        self._reached: list[int] = []
+        self._times = [0] * len(self._names)
+        self._seen: dict[int, tuple[torch.Tensor, int]] = {}  # gradients, and their versions then
+        self._copies: dict[int, torch.Tensor] = {}  # gradients in buckets
+        self._buckets: list[tuple[torch.futures.Future, list[torch.Tensor], list[torch.Tensor]]] = []
+        self._in_buckets: set[torch.Tensor] = set()
+        self._backward_over = False
+        self._watched = False
+
+    def learned(self, order: list[int]) -> None:
+        """The order that all ranks go by; how often a gradient comes is this rank's."""
+        self.order = order
+        self._expected = [max(1, times) for times in self._times]
+
+    def reached(self) -> list[int]:
+        """Parameters in the order in which their gradients were done, those that wait for ``step`` last."""
+        last = {number: place for place, number in enumerate(self._reached)}
+        early = lambda number: self._final[number] or self._parameters[number] in self._in_buckets  # noqa: E731
+        return sorted(last, key=lambda number: (not early(number), last[number]))
+
+    def check(self) -> None:
+        """Raises ValueError if gradients are no longer what they were when they were used."""
+        if self.error is not None:
+            raise ValueError(self.error)
+        for number, (gradient, version) in self._seen.items():
+            if self._parameters[number].grad is not gradient or gradient._version != version:
+                raise ValueError(_CHANGED.format(self._names[number]))
+        for number, gradient in self._copies.items():
+            now = self._parameters[number].grad
+            if now is None or not torch.equal(now, gradient):
+                raise ValueError(_CHANGED.format(self._names[number]))
+
+    def came(self, number: int) -> None:
+        """Backward has added to this gradient."""
+        if not self._watched:
+            self._watched = True
+            torch.autograd.Variable._execution_engine.queue_callback(functools.partial(_is_over, weakref.ref(self)))
+        self._times[number] += 1
+        again = self.order is not None and self._times[number] > self._expected[number]
+        if self._backward_over or again:
+            self.error = self.error or _TWICE.format(self._names[number])
+            return
+        self._reached.append(number)
+        if self._final[number] and (self.order is None or self._times[number] == self._expected[number]):
+            gradient = self._parameters[number].grad
+            self._seen[number] = (gradient, gradient._version)
+            self._use(number, gradient)
+        else:
+            self._go_on(number)
+        self._look_into_buckets()
+
+    def bucket(self, future: torch.futures.Future, parameters: list[torch.Tensor], views: list[torch.Tensor]) -> None:
+        """Gradients that are whole once the future is done."""
+        self._buckets.append((future, parameters, views))
+        self._in_buckets.update(parameters)
+        self._look_into_buckets()
+
+    def _look_into_buckets(self) -> None:
+        while self._buckets and self._buckets[0][0].done() and self.error is None:
+            _, parameters, views = self._buckets.pop(0)
+            for parameter, view in zip(parameters, views):
+                number = self._numbers.get(parameter)
+                # Of one that backward did not reach, the bucket has zeros: step() asks whether it has a gradient.
+                if number is not None and self._times[number] > 0 and self._use(number, view):
+                    self._copies[number] = view
+
+    def _go_on(self, number: int) -> None:
+        take = self._take()
+        if self.order is not None and take is not None:
+            take(number, None)
+
+    def _use(self, number: int, gradient: torch.Tensor) -> bool:
+        take = self._take()
+        if self.order is None or take is None or not take(number, gradient):
+            return False
+        # Weights may change now: let autograd say so, should anything in this backward still need them as they were.
+        torch.autograd.graph.increment_version(self._parameters[number])
+        return True
+
+
+def _came(overlap: weakref.ref[Overlap], number: int, parameter: torch.Tensor) -> None:
+    alive = overlap()
+    if alive is not None and parameter.grad is not None:
+        alive.came(number)
+
+
+def _is_over(overlap: weakref.ref[Overlap]) -> None:
+    alive = overlap()
+    if alive is not None:
+        alive._backward_over = True
+
+
+def final_in_hooks(parameter: torch.Tensor, declared: tuple | None, ranks: int) -> bool:
+    """Whether a gradient is whole when hooks see it, where Muster does not average.
+
+    FSDP2 calls them after its reduce-scatter and all-reduce. Copies that the layout does not tell of (plain tensors,
+    tensors on a slice of a mesh) somebody else averages, DDP say, and later.
+    """
+    if ranks == 1:
+        return True
+    if declared is not None:
+        return declared[0].size() == ranks
+    return isinstance(parameter, DTensor) and parameter.device_mesh.size() == ranks
+
+
+def check_device(name: str, parameter: torch.Tensor, device: torch.device) -> None:
+    """Raises ValueError where hooks come before the memory does."""
+    if device.type != "cpu":
+        raise ValueError("overlap=True: not on CUDA, where a step is recorded and replayed as a whole")
+    if isinstance(parameter, DTensor) and parameter.device_mesh.device_type != "cpu":
+        raise ValueError(f"overlap=True: parameter '{name}' is offloaded: its gradient is still on its way in hooks")
+
+
+__all__ = ["CLIPPED", "SCALED", "SCREENED", "Overlap", "check_device", "final_in_hooks"]

@@ -1,0 +1,129 @@
+// What an optimizer carries from step to step: in and out of it, and to another communicator.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "engine/checkpoint.h"
+#include "engine/checkpoint_tensors.h"
+#include "engine/optimizer_impl.h"
+#include "engine/together.h"
+#include "engine/transfer.h"
+
+namespace muster {
+
+void Optimizer::Impl::reconnect(Communicator& communicator) {
+  engine::together(communicator, "reconnect", [&] {
+    if (communicator.rank() == rank_ && communicator.size() == ranks_) return;
+    throw InvalidArgument(fmt::format("reconnect: rank {} of {}, expected rank {} of {}", communicator.rank(),
+                                      communicator.size(), rank_, ranks_));
+  });
+  if (broken_.empty()) {
+    try {
+      settle(0);              // in bounded time; ends what waits for a peer that is gone
+    } catch (const Error&) {  // broken_ says so
+    }
+  }
+  under_way_.clear();
+  refused_.clear();
+  if (overlap_ && overlap_->under_way()) {
+    if (broken_.empty()) broken_ = fmt::format("step {} was dropped: load a state first", state_->steps + 1);
+    overlap_->drop();
+  }
+  executor_->abandon();
+  if (kernels_->stream() != nullptr) kernels_->stream()->forget();
+  connect(communicator);
+  engine::agree_on_plan(problem_, plan_, options_, memory_, *communicator_);
+  // Where one rank broke off, another may have come through, or not have begun.
+  int64_t most[] = {broken_.empty() ? 0 : 1, state_->steps, -state_->steps};
+  communicator_->all_reduce(most, ReduceOp::kMax, "compare steps")->wait();
+  const bool whole = most[0] == 0 && most[1] == -most[2];
+  if (!whole && broken_.empty()) broken_ = "reconnected to ranks of which some broke off: load a state first";
+}
+
+void Optimizer::Impl::move(int32_t parameter, void* weight, void* extra) {
+  require_no_step();
+  check_number(parameter);
+  std::vector<ParameterMemory> moved = memory_;
+  moved[parameter].weight = weight;
+  moved[parameter].extra = extra;
+  engine::check_memory(problem_, *holdings_, moved, static_cast<int32_t>(options_.groups.size()), rank_);
+  memory_[parameter] = moved[parameter];  // in place: others look at it
+}
+
+engine::StateSlice Optimizer::Impl::find_state(const std::string& name) {
+  for (engine::StateSlice& slice : state_->slices()) {
+    if (slice.info.name == name) return std::move(slice);
+  }
+  throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", name));
+}
+
+StateTensor Optimizer::Impl::export_state(const std::string& name) {
+  require_whole();
+  require_no_step();
+  settle(0);
+  const engine::StateSlice slice = find_state(name);
+  return or_break("export of state", [&] { return engine::gather(slice, *communicator_); });
+}
+
+void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
+  require_no_step();
+  settle(0);
+  std::vector<engine::StateSlice> slices = state_->slices();
+  std::map<std::string, engine::StateSlice*> by_name;
+  for (engine::StateSlice& slice : slices) by_name[slice.info.name] = &slice;
+  std::set<std::string_view> given;
+  engine::together(*communicator_, "check state", [&] {
+    for (const StateTensor& tensor : tensors) {
+      if (!given.insert(tensor.name).second) {
+        throw InvalidArgument(fmt::format("state \"{}\": given twice", tensor.name));
+      }
+      const auto found = by_name.find(tensor.name);
+      if (found == by_name.end()) {
+        throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", tensor.name));
+      }
+      engine::check_like(found->second->info, tensor);
+    }
+  });
+  // Or some would go on while others are still broken.
+  engine::check_same(*communicator_, "import state", fmt::format("{}", fmt::join(given, "\n")));
+  for (const StateTensor& tensor : tensors) {
+    engine::fill(*by_name.at(tensor.name), tensor.data);
+    by_name.erase(tensor.name);
+  }
+  if (by_name.empty()) broken_.clear();
+  refused_.clear();
+}
+
+void Optimizer::Impl::save(const std::string& directory) {
+  require_whole();
+  require_no_step();
+  settle(0);
+  const std::vector<engine::StateSlice> slices = state_->slices();
+  or_refuse(fmt::format("the checkpoint after step {}", state_->steps), [&] {
+    engine::save_checkpoint(directory, {state_->steps, {}}, slices, *communicator_);
+  });
+}
+
+void Optimizer::Impl::load(const std::string& directory) {
+  require_no_step();
+  settle(0);
+  const std::vector<engine::StateSlice> slices = state_->slices();
+  try {
+    engine::load_checkpoint(directory, slices, *communicator_);
+  } catch (const InvalidArgument&) {
+    throw;  // nothing was changed
+  } catch (const Error& error) {
+    give_up(fmt::format("loading \"{}\" broke off: {}", directory, error.what()));
+    throw;  // on every rank: they may try again
+  } catch (...) {
+    break_off(fmt::format("loading \"{}\"", directory));
+  }
+  broken_.clear();
+  refused_.clear();
+}
+
+}  // namespace muster
