@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -86,3 +87,13 @@ def test_plots_are_svg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert x[1] - x[0] == pytest.approx(x[2] - x[1], abs=0.2)
     texts = [e.text for e in root if e.tag.endswith("text")]
     assert {"a & b", "c", "title", "step"} <= set(texts)
+
+
+def test_a_training_step_is_timed() -> None:
+    small = "--device cpu --layers 1 --width 64 --vocabulary 64 --context 8 --batch 2 --steps 2 --warm-up 1".split()
+    program = Path(__file__).parents[2] / "benchmarks" / "torch_step.py"
+    done = subprocess.run([sys.executable, program, "muster", "adamw", *small], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["optimizer"] for row in rows] == ["muster", "adamw"]
+    assert all(row["ms"] >= row["step_ms"] > 0 and 0 < row["loss"] < 10 for row in rows)
