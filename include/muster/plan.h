@@ -24,8 +24,8 @@ const std::vector<Strategy>& all_strategies();
 enum class WaveOrder : uint8_t { kSmallFirst, kSmallLast };
 
 // When AdamW and Lion update: beside the matrices of every wave, where they fill the time exchanges take, or all in the
-// last wave.
-enum class ElementwiseOrder : uint8_t { kInterleaved, kLast };
+// last wave, or all in the first, as the peers' rounds have it; kGlobal may take those rounds for kInterleaved.
+enum class ElementwiseOrder : uint8_t { kInterleaved, kLast, kFirst };
 
 struct PlanOptions {
   Strategy strategy = Strategy::kGlobal;
@@ -74,6 +74,9 @@ struct Plan {
   // One entry a matrix, in the order of the parameters, then batch index, row block, column block.
   std::vector<int32_t> owner;
   std::vector<int32_t> wave;
+  // Matrices that every replica orthogonalizes for itself, so that nothing of them travels between replicas: `owner`
+  // for its own replica, and in each other the rank in the same place. Empty: none.
+  std::vector<bool> each_replica;
   std::vector<Wave> waves;
   std::vector<std::vector<int32_t>> families;  // indices of parameters
   std::vector<ElementShare> shares;

@@ -6,6 +6,7 @@
 
 #include "muster/error.h"
 #include "plan/exchange.h"
+#include "plan/replicas.h"
 #include "plan/scratch.h"
 
 namespace muster::engine {
@@ -256,7 +257,7 @@ class Compiler {
   }
 
   // Matrices that this rank assembles: those it owns, and where holders gather, those it holds. Those that it alone
-  // holds stay at home.
+  // holds, or it alone in its replica if each has an owner, stay at home.
   void place_matrices(WaveProgram& wave, int32_t w) {
     assembled_.clear();
     sums_.clear();
@@ -272,13 +273,13 @@ class Compiler {
     };
     for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
       if (plan_.wave[j] != w || !is_active(catalog_.parameter_of(j))) continue;
-      const bool owns = plan_.owner[j] == rank_;
+      const bool owns = plan::owner_for(catalog_, plan_, j, rank_) == rank_;
       if (gathers && catalog_.class_at(j).all_replicas) throw Internal("a gather cannot average replicas");
       const plan::HolderSet& holders = catalog_.holders_of(j);
       const bool holds = holders.find(rank_) != nullptr;
       if (!owns && !(gathers && holds)) continue;
       const bool normuon = catalog_.class_at(j).matrix.normuon;
-      if (owns && holds && holders.holders.size() == 1) {
+      if (owns && holders.stays_home(rank_, plan::in_each_replica(plan_, j))) {
         HomeBatch& batch = home_[key_of(j)];
         batch.key = key_of(j);
         home_at_[j] = {batch.key, batch.matrices.size()};
@@ -393,9 +394,9 @@ class Compiler {
     }
   }
 
-  // Elementwise parameters that are held once: spread over the waves, to hide the exchanges, unless the plan says last.
+  // Elementwise parameters that are held once: spread over the waves, to hide the exchanges, unless the plan says when.
   void hold_ranges() {
-    const bool last = plan_.elementwise == ElementwiseOrder::kLast;
+    const ElementwiseOrder order = plan_.elementwise;
     const Problem& problem = catalog_.problem();
     std::vector<std::pair<int32_t, int64_t>> held;
     int64_t total = 0;
@@ -411,7 +412,8 @@ class Compiler {
     int64_t before = 0;
     for (const auto& [p, elements] : held) {
       if (elements == 0) continue;
-      const int64_t wave = last ? waves - 1 : std::min(waves - 1, before / (total / waves + 1));
+      int64_t wave = std::min(waves - 1, before / (total / waves + 1));
+      if (order != ElementwiseOrder::kInterleaved) wave = order == ElementwiseOrder::kFirst ? 0 : waves - 1;
       add_ranges(program_.waves[wave], p, 0, elements);
       before += elements;
     }

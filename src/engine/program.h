@@ -104,7 +104,7 @@ struct ApplyStep {
   Block block;
 };
 
-// A matrix that nobody but its owner holds anything of: it needs no place in the arena, only the workspace.
+// A matrix of which nothing travels: it needs no place in the arena, only the workspace.
 struct HomeMatrix {
   int32_t parameter = 0;
   int64_t variance = -1;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "muster/error.h"
+#include "plan/replicas.h"
 
 namespace muster {
 
@@ -66,9 +67,10 @@ int64_t State::place_momentum(int32_t matrix, std::span<const Block> blocks) {
   if (!is_new) return place->second;
   require_open();
   const int32_t p = catalog_.parameter_of(matrix);
-  // Where every replica gathers for itself, every replica keeps momentum.
+  // Where every replica orthogonalizes for itself, every replica keeps momentum.
   const Transport transport = plan_.waves[plan_.wave[matrix]].transport;
-  const bool once = transport == Transport::kRagged || transport == Transport::kPadded;
+  const bool to_owner = transport == Transport::kRagged || transport == Transport::kPadded;
+  const bool once = to_owner && !plan::in_each_replica(plan_, matrix);
   for (const Block& block : blocks) {
     momentum_pieces_[p].push_back({block, place->second + block.second, block.second_stride, once || stands_for(p)});
     momentum_elements_ += block.elements();

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "plan/messages.h"
+#include "plan/replicas.h"
 #include "plan/scratch.h"
 #include "plan/shares.h"
 #include "plan/tally.h"
@@ -109,6 +110,12 @@ class Accountant {
     int64_t zero = 0;
   };
   using Batch = std::map<int32_t, Owned>;
+  // A class, and whether each replica has an owner.
+  struct Key {
+    int32_t c = 0;
+    bool each = false;
+    auto operator<=>(const Key&) const = default;
+  };
   // What a rank does in a wave beside sending.
   struct Work {
     int64_t compute = 0;
@@ -124,36 +131,47 @@ class Accountant {
     out_.clear();
     std::fill(work_.begin(), work_.end(), Work{});
     started_.clear();
-    std::map<int32_t, Batch> batches;
-    for (const int32_t j : matrices) ++batches[catalog_.class_of(j)][plan_.owner[j]].real;
-    for (const ZeroMatrix& zero : wave.zeros) ++batches[catalog_.class_of(zero.like)][zero.owner].zero;
+    std::map<Key, Batch> batches;
+    for (const int32_t j : matrices) ++batches[{catalog_.class_of(j), in_each_replica(plan_, j)}][plan_.owner[j]].real;
+    for (const ZeroMatrix& zero : wave.zeros) ++batches[{catalog_.class_of(zero.like)}][zero.owner].zero;
+    for (auto& [key, batch] : batches) {
+      if (key.each) batch = with_counterparts(key.c, batch);
+    }
     note_spreads(w, batches);
-    for (const auto& [c, batch] : batches) {
+    for (const auto& [key, batch] : batches) {
       if (wave.transport == Transport::kRagged || wave.transport == Transport::kPadded) {
-        add_owned(c, batch, wave.transport == Transport::kPadded);
+        add_owned(key, batch, wave.transport == Transport::kPadded);
       } else {
-        add_gathered(c, batch, wave.transport == Transport::kGatherReduce);
+        add_gathered(key.c, batch, wave.transport == Transport::kGatherReduce);
       }
     }
     add_shares(w);
     close_wave(w, matrices, wave);
   }
 
-  // Whether nothing of a matrix travels.
-  bool is_home(const MatrixClass& c, int32_t owner) const {
-    const std::vector<Holder>& holders = catalog_.holder_set(c).holders;
-    return holders.size() == 1 && holders[0].rank == owner;
+  // Those in the place of each owner, in all replicas.
+  Batch with_counterparts(int32_t c, const Batch& batch) const {
+    const HolderSet& set = catalog_.holders_of_class(c);
+    Batch all;
+    for (const auto& [rank, owned] : batch) {
+      for (int32_t replica = 0; replica < set.replicas; ++replica) {
+        all[set.counterpart(rank, replica)].real += owned.real;
+      }
+    }
+    return all;
   }
 
-  // What each rank sends out in a wave. In gathers, replicas of one shard get different messages from one rank.
-  void note_spreads(int32_t w, const std::map<int32_t, Batch>& batches) {
+  // What each rank sends out in a wave. In gathers, and from owners in each replica, replicas of one shard get
+  // different messages from one rank.
+  void note_spreads(int32_t w, const std::map<Key, Batch>& batches) {
     const Transport transport = plan_.waves[w].transport;
     const bool gathers = transport == Transport::kGather || transport == Transport::kGatherReduce;
     for (Work& work : work_) work.sends = gathers ? ~Spreads{0} : 0;
-    for (const auto& [index, batch] : batches) {
-      const MatrixClass& c = catalog_.classes()[index];
+    for (const auto& [key, batch] : batches) {
+      const MatrixClass& c = catalog_.classes()[key.c];
       for (const auto& [rank, owned] : batch) {
-        if (!is_home(c, rank)) work_[rank].sends |= c.spreads;
+        if (catalog_.holder_set(c).stays_home(rank, key.each)) continue;
+        work_[rank].sends |= key.each ? ~Spreads{0} : c.spreads;
       }
     }
     for (const ElementShare& share : plan_.shares) {
@@ -171,10 +189,17 @@ class Accountant {
   }
 
   // To the owner and back.
-  void add_owned(int32_t index, const Batch& batch, bool padded) {
-    const MatrixClass& c = catalog_.classes()[index];
+  void add_owned(Key key, const Batch& batch, bool padded) {
+    const MatrixClass& c = catalog_.classes()[key.c];
     const HolderSet& set = catalog_.holder_set(c);
     auto sent = [&](const Holder& h) { return padded ? set.largest : h.elements; };
+    // Between which replicas anything travels: all of them, or each among itself.
+    const bool all_in = c.all_replicas;
+    const bool all_out = !key.each;
+    auto split = [](const Tally& t, int32_t replica, int32_t node, bool all) {
+      const int64_t near = all ? t.node(node) : t.both(replica, node);
+      return std::pair{near, (all ? t.all() : t.replica(replica)) - near};
+    };
     Tally elements(set.replicas, nodes_);
     for (const Holder& h : set.holders) {
       elements.add(h.replica, cost_.node(h.rank), sent(h));
@@ -189,21 +214,21 @@ class Accountant {
       real.add(replica, node, owned.real);
       zero.add(replica, node, owned.zero);
       owners.push_back(rank);
-      owners_by_replica[c.all_replicas ? 0 : replica].push_back(rank);
+      owners_by_replica[all_in ? 0 : replica].push_back(rank);
 
       const Holder* mine = set.find(rank);
       const int64_t held = mine != nullptr ? sent(*mine) : 0;
       const int64_t count = owned.real + owned.zero;
-      const int64_t from = c.all_replicas ? elements.all() : elements.replica(replica);
-      const int64_t from_near = c.all_replicas ? elements.node(node) : elements.both(replica, node);
-      in_.receive(rank, count * (from_near - held) * c.in_bytes, count * (from - from_near) * c.in_bytes);
-      const int64_t to_far = elements.all() - elements.node(node);
-      out_.send(rank, count * (elements.node(node) - held) * c.out_bytes, count * to_far * c.out_bytes);
-      orthogonalize(rank, index, count);
+      const auto [from_near, from_far] = split(elements, replica, node, all_in);
+      in_.receive(rank, count * (from_near - held) * c.in_bytes, count * from_far * c.in_bytes);
+      const auto [to_near, to_far] = split(elements, replica, node, all_out);
+      out_.send(rank, count * (to_near - held) * c.out_bytes, count * to_far * c.out_bytes);
+      orthogonalize(rank, key.c, count);
       work_[rank].compute += owned.real * cost_.owner_elementwise_ns(c);
-      if (!is_home(c, rank)) assemble(rank, c, owned);
+      if (!set.stays_home(rank, key.each)) assemble(rank, c, owned);
       const int64_t out = count * c.out_bytes;
-      if (set.replicas > 1) send_out(rank, c.spreads, out * (elements.all() - held), out * elements.replica(replica));
+      if (set.replicas > 1 && all_out)
+        send_out(rank, c.spreads, out * (elements.all() - held), out * elements.replica(replica));
     }
     std::vector<int32_t> holders;
     std::map<int32_t, std::vector<int32_t>> holders_by_replica;
@@ -212,33 +237,36 @@ class Accountant {
       const auto own = batch.find(h.rank);
       const Owned mine = own == batch.end() ? Owned{} : own->second;
       // Matrices of other owners that this rank sends its piece of, and gets it back of: near, and all.
-      auto others = [&](const Tally& t, int64_t less, bool any_replica) {
-        const int64_t near = any_replica ? t.node(node) : t.both(h.replica, node);
-        const int64_t all = any_replica ? t.all() : t.replica(h.replica);
-        return std::pair{near - less, all - near};
+      auto others = [&](const Tally& t, int64_t less, bool all) {
+        const auto [near, far] = split(t, h.replica, node, all);
+        return std::pair{near - less, far};
       };
-      const auto [real_near, real_far] = others(real, mine.real, c.all_replicas);
-      const auto [zero_near, zero_far] = others(zero, mine.zero, c.all_replicas);
+      const auto [real_near, real_far] = others(real, mine.real, all_in);
+      const auto [zero_near, zero_far] = others(zero, mine.zero, all_in);
       const int64_t width = sent(h) * c.in_bytes;
       in_.send(h.rank, (real_near + zero_near) * width, (real_far + zero_far) * width);
       const int64_t pad = sent(h) - h.elements;
       in_.padding += ((real_near + real_far) * pad + (zero_near + zero_far) * sent(h)) * c.in_bytes;
 
-      const auto [back_near, back_far] = others(real, mine.real, true);
-      const auto [nil_near, nil_far] = others(zero, mine.zero, true);
+      const auto [back_near, back_far] = others(real, mine.real, all_out);
+      const auto [nil_near, nil_far] = others(zero, mine.zero, all_out);
       const int64_t back = sent(h) * c.out_bytes;
       out_.receive(h.rank, (back_near + nil_near) * back, (back_far + nil_far) * back);
       out_.padding += ((back_near + back_far) * pad + (nil_near + nil_far) * sent(h)) * c.out_bytes;
 
-      if (!c.all_replicas) {
+      if (!all_in) {
         work_[h.rank].compute += cost_.memory_ns(real.replica(h.replica) * h.elements * kMomentumBytes);
       }
-      if (!c.weights_back) work_[h.rank].compute += cost_.memory_ns(real.all() * h.elements * kApplyBytes);
+      const int64_t applied = all_out ? real.all() : real.replica(h.replica);
+      if (!c.weights_back) work_[h.rank].compute += cost_.memory_ns(applied * h.elements * kApplyBytes);
       holders.push_back(h.rank);
-      holders_by_replica[c.all_replicas ? 0 : h.replica].push_back(h.rank);
+      holders_by_replica[all_in ? 0 : h.replica].push_back(h.rank);
     }
-    for (const auto& [replica, ranks] : owners_by_replica) in_.pairs.add(holders_by_replica[replica], ranks);
-    out_.pairs.add(owners, holders);
+    for (const auto& [replica, ranks] : owners_by_replica) {
+      in_.pairs.add(holders_by_replica[replica], ranks);
+      if (!all_out) out_.pairs.add(ranks, holders_by_replica[replica]);
+    }
+    if (all_out) out_.pairs.add(owners, holders);
   }
 
   // To every holder of the owner's replica; back as a sum that is zero but for the owner's part, or not at all.
@@ -397,7 +425,7 @@ class Accountant {
   int64_t elementwise_in_wave(int32_t rank, int32_t w) const {
     const auto waves = static_cast<int64_t>(plan_.waves.size());
     const int64_t all = elementwise_ns_[rank];
-    if (plan_.strategy != Strategy::kGlobal) return w == 0 ? all : 0;
+    if (plan_.elementwise == ElementwiseOrder::kFirst) return w == 0 ? all : 0;
     if (plan_.elementwise == ElementwiseOrder::kLast) return w + 1 == waves ? all : 0;
     return mul_div(all, w + 1, waves) - mul_div(all, w, waves);
   }

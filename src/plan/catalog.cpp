@@ -85,6 +85,17 @@ const Holder* HolderSet::find(int32_t rank) const {
   return at != holders.end() && at->rank == rank ? &*at : nullptr;
 }
 
+int32_t HolderSet::counterpart(int32_t rank, int32_t replica) const {
+  if (replicas == 1) return rank;
+  const auto first = by_replica.begin() + std::ptrdiff_t{source_replica(rank)} * of_replica();
+  const auto place = std::lower_bound(first, first + of_replica(), rank) - first;
+  return by_replica[static_cast<size_t>(replica * of_replica() + place)];
+}
+
+bool HolderSet::stays_home(int32_t owner, bool each_replica) const {
+  return (each_replica ? of_replica() == 1 : holders.size() == 1) && find(owner) != nullptr;
+}
+
 int32_t HolderSet::source_replica(int32_t owner) const {
   const Holder* holder = find(owner);
   return holder != nullptr ? holder->replica : owner % replicas;
@@ -297,6 +308,15 @@ class CatalogBuilder {
     return out;
   }
 
+  static std::vector<int32_t> ranks_by_replica(const HolderSet& set) {
+    std::vector<Holder> holders = set.holders;
+    std::stable_sort(holders.begin(), holders.end(),
+                     [](const Holder& a, const Holder& b) { return a.replica < b.replica; });
+    std::vector<int32_t> ranks;
+    for (const Holder& h : holders) ranks.push_back(h.rank);
+    return ranks;
+  }
+
   int32_t intern(HolderSet set) {
     std::sort(set.holders.begin(), set.holders.end(), [](const Holder& a, const Holder& b) { return a.rank < b.rank; });
     std::string key;
@@ -312,6 +332,7 @@ class CatalogBuilder {
     const auto [at, fresh] = holder_sets_.emplace(std::move(key), c_.holder_set_count());
     if (fresh) {
       set.peers = peers_.emplace(std::move(ranks), static_cast<int32_t>(peers_.size())).first->second;
+      if (set.replicas > 1) set.by_replica = ranks_by_replica(set);
       c_.holder_sets_.push_back(std::move(set));
     }
     return at->second;

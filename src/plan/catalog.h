@@ -28,10 +28,17 @@ struct Holder {
 struct HolderSet {
   std::vector<Holder> holders;
   int32_t replicas = 1;
-  int32_t peers = 0;    // equal for sets of the same ranks
-  int64_t largest = 0;  // elements of the fullest holder
+  int32_t peers = 0;                // equal for sets of the same ranks
+  int64_t largest = 0;              // elements of the fullest holder
+  std::vector<int32_t> by_replica;  // ranks, replica after replica, ascending in each; empty if there is one
 
   const Holder* find(int32_t rank) const;
+  // Ranks that hold some of one replica.
+  int32_t of_replica() const { return static_cast<int32_t>(holders.size()) / replicas; }
+  // The rank that stands in `replica` where `rank`, a holder, stands in its own.
+  int32_t counterpart(int32_t rank, int32_t replica) const;
+  // Whether nothing travels: who orthogonalizes a matrix is the only holder, of all or in each replica.
+  bool stays_home(int32_t owner, bool each_replica) const;
   // Whose pieces an owner gathers, unless every replica sends: its own replica's, or where it holds nothing, any.
   int32_t source_replica(int32_t owner) const;
 };

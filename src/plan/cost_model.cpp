@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "plan/scratch.h"
 #include "plan/wide.h"
@@ -49,7 +50,8 @@ Load Load::operator*(int64_t n) const {
   return {compute * n, start * n, in_send * n, in_receive * n, out_send * n, out_receive * n};
 }
 
-CostModel::CostModel(const Catalog& catalog, const CostTable& table) : catalog_(catalog), table_(table) {
+CostModel::CostModel(const Catalog& catalog, const CostTable& table, std::vector<bool> repeated)
+    : catalog_(catalog), table_(table), repeated_(std::move(repeated)) {
   for (const MatrixClass& c : catalog.classes()) {
     orthogonalize_ns_.push_back(plan::orthogonalize_ns(table, c.matrix));
     normalize_ns_.push_back(c.matrix.normuon ? memory_ns(c.matrix.elements() * kNormalizeBytes) : 0);
@@ -63,9 +65,9 @@ CostModel::CostModel(const Catalog& catalog, const CostTable& table) : catalog_(
   }
 }
 
-CostModel::Near CostModel::near(int32_t holder_set, int32_t rank) const {
-  const std::vector<NodeShare>& shares = nodes_[holder_set];
-  const int32_t replica = catalog_.holder_set_at(holder_set).source_replica(rank);
+CostModel::Near CostModel::near(int32_t c, int32_t rank) const {
+  const std::vector<NodeShare>& shares = nodes_[catalog_.classes()[c].holder_set];
+  const int32_t replica = catalog_.holders_of_class(c).source_replica(rank);
   Near out;
   auto at = std::partition_point(shares.begin(), shares.end(),
                                  [&](const NodeShare& share) { return share.node < node(rank); });
@@ -73,6 +75,7 @@ CostModel::Near CostModel::near(int32_t holder_set, int32_t rank) const {
     out.out += at->elements;
     if (at->replica == replica) out.in += at->elements;
   }
+  if (in_each_replica(c)) out.out = out.in;
   return out;
 }
 
@@ -89,8 +92,8 @@ int64_t CostModel::elementwise_bytes(Algorithm algorithm) const {
 
 Load CostModel::hold(int32_t index, const Holder& holder) const {
   const MatrixClass& c = catalog_.classes()[index];
-  const HolderSet& set = catalog_.holder_set(c);
-  const Near close_by = near(c.holder_set, holder.rank);
+  const int32_t replicas = served(index);
+  const Near close_by = near(index, holder.rank);
   const int64_t elements = c.matrix.elements();
   // Bytes to or from the others who hold `all` of something, `close` of it on this node, the rank's own part included.
   auto spread = [&](int64_t bytes, int64_t close, int64_t all) {
@@ -101,26 +104,26 @@ Load CostModel::hold(int32_t index, const Holder& holder) const {
   };
   Load load;
   if (c.all_replicas) {
-    load.in_send = spread(holder.elements * c.in_bytes, close_by.out, elements * set.replicas);
-  } else if (set.replicas == 1 || holder.elements < elements) {
+    load.in_send = spread(holder.elements * c.in_bytes, close_by.out, elements * replicas);
+  } else if (replicas == 1 || holder.elements < elements) {
     // A whole replica sends nothing in: an owner among its like has all it needs.
-    load.in_send = spread(holder.elements / set.replicas * c.in_bytes, close_by.in, elements);
+    load.in_send = spread(holder.elements / replicas * c.in_bytes, close_by.in, elements);
   }
-  load.out_receive = spread(holder.elements * c.out_bytes, close_by.out, elements * set.replicas);
+  load.out_receive = spread(holder.elements * c.out_bytes, close_by.out, elements * replicas);
   // Momentum lives with the replica that sends, or with the owner where all replicas do.
-  if (!c.all_replicas) load.compute += memory_ns(holder.elements / set.replicas * kMomentumBytes);
+  if (!c.all_replicas) load.compute += memory_ns(holder.elements / replicas * kMomentumBytes);
   if (!c.weights_back) load.compute += memory_ns(holder.elements * kApplyBytes);
   return load;
 }
 
 Load CostModel::own(int32_t index, int32_t rank) const {
   const MatrixClass& c = catalog_.classes()[index];
-  const HolderSet& set = catalog_.holder_set(c);
-  const Holder* holder = set.find(rank);
+  const int32_t replicas = served(index);
+  const Holder* holder = catalog_.holder_set(c).find(rank);
   const int64_t elements = c.matrix.elements();
   const int64_t held = holder != nullptr ? holder->elements : 0;
-  const Near close_by = near(c.holder_set, rank);
-  const int64_t in_total = c.all_replicas ? elements * set.replicas : elements;
+  const Near close_by = near(index, rank);
+  const int64_t in_total = c.all_replicas ? elements * replicas : elements;
   const int64_t in_near = c.all_replicas ? close_by.out : close_by.in;
 
   Load load;
@@ -128,7 +131,7 @@ Load CostModel::own(int32_t index, int32_t rank) const {
   load.compute += owner_elementwise_ns(c);
   load.in_receive = link_ns((in_near - held) * c.in_bytes, true) + link_ns((in_total - in_near) * c.in_bytes, false);
   load.out_send = link_ns((close_by.out - held) * c.out_bytes, true) +
-                  link_ns((elements * set.replicas - close_by.out) * c.out_bytes, false);
+                  link_ns((elements * replicas - close_by.out) * c.out_bytes, false);
   if (holder != nullptr) {
     const Load spared = hold(index, *holder);
     load.in_send = -spared.in_send;

@@ -37,10 +37,13 @@ struct Load {
 
 class CostModel {
  public:
-  CostModel(const Catalog& catalog, const CostTable& table);  // both kept by reference
+  // Catalog and table are kept by reference. `repeated` says for which classes there is an owner in each replica, whose
+  // replicas then cost what they would cost alone; empty: for none.
+  CostModel(const Catalog& catalog, const CostTable& table, std::vector<bool> repeated = {});
 
   const CostTable& table() const { return table_; }
   int32_t node(int32_t rank) const { return rank / table_.ranks_per_node; }
+  bool in_each_replica(int32_t c) const { return !repeated_.empty() && repeated_[c]; }
 
   int64_t orthogonalize_ns(int32_t c) const { return orthogonalize_ns_[c]; }
   int64_t normalize_ns(int32_t c) const { return normalize_ns_[c]; }
@@ -76,12 +79,15 @@ class CostModel {
   };
   struct Near {
     int64_t in = 0;   // elements of the replica that sends, on a rank's node
-    int64_t out = 0;  // elements of all replicas there
+    int64_t out = 0;  // elements of all replicas that one owner serves there
   };
-  Near near(int32_t holder_set, int32_t rank) const;
+  Near near(int32_t c, int32_t rank) const;
+  // Replicas that one owner serves.
+  int32_t served(int32_t c) const { return in_each_replica(c) ? 1 : catalog_.holders_of_class(c).replicas; }
 
   const Catalog& catalog_;
   const CostTable& table_;
+  const std::vector<bool> repeated_;
   std::vector<int64_t> orthogonalize_ns_;
   std::vector<int64_t> normalize_ns_;
   std::vector<std::vector<NodeShare>> nodes_;  // a holder set; ascending

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "plan/replicas.h"
 #include "plan/shares.h"
 
 namespace muster::plan {
@@ -72,9 +73,12 @@ class Generator {
     const HolderSet& set = catalog_.holder_set(c);
     const Holder* mine = set.find(rank_);
     if (transport == Transport::kRagged || transport == Transport::kPadded) {
+      const bool each = in_each_replica(plan_, j);
+      if (each && mine == nullptr) return;
+      if (each) owner = set.counterpart(owner, mine->replica);
       const int32_t source = set.source_replica(owner);
       auto travels = [&](const Holder& h) {
-        return direction_ == Direction::kOut || c.all_replicas || h.replica == source;
+        return (direction_ == Direction::kOut && !each) || c.all_replicas || h.replica == source;
       };
       if (rank_ == owner) {
         for (const Holder& h : set.holders) {

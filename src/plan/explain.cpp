@@ -6,6 +6,7 @@
 
 #include "muster/error.h"
 #include "plan/ledger.h"
+#include "plan/replicas.h"
 #include "plan/shares.h"
 
 namespace muster::plan {
@@ -20,7 +21,7 @@ class Candidates {
  public:
   Candidates(const Catalog& catalog, const Plan& plan, const CostTable& table)
       : catalog_(catalog),
-        cost_(catalog, table),
+        cost_(catalog, table, repeated_classes(catalog, plan)),
         ledger_(replay(catalog, cost_, plan.owner)),
         shares_ns_(catalog.problem().ranks) {
     for (const ElementShare& share : plan.shares) {
@@ -32,7 +33,7 @@ class Candidates {
   std::vector<Candidate> list(int32_t c, int32_t owner) const {
     std::vector<Candidate> others;
     for (int32_t r = 0; r < catalog_.problem().ranks; ++r) {
-      if (r != owner) others.push_back(make(c, r, owner));
+      if (r != owner && is_possible(c, r, owner)) others.push_back(make(c, r, owner));
     }
     std::sort(others.begin(), others.end(), [](const Candidate& a, const Candidate& b) {
       return std::pair(a.load_ns, a.rank) < std::pair(b.load_ns, b.rank);
@@ -48,6 +49,14 @@ class Candidates {
   }
 
  private:
+  // With an owner in each replica, that is one of its own.
+  bool is_possible(int32_t c, int32_t rank, int32_t owner) const {
+    if (!cost_.in_each_replica(c)) return true;
+    const HolderSet& set = catalog_.holders_of_class(c);
+    const Holder* holder = set.find(rank);
+    return holder != nullptr && holder->replica == set.source_replica(owner);
+  }
+
   Candidate make(int32_t c, int32_t rank, int32_t owner) const {
     const Holder* holder = catalog_.holders_of_class(c).find(rank);
     const Load own = cost_.own(c, rank);
@@ -84,6 +93,7 @@ void explain_matrices(const Catalog& catalog, const Plan& plan, const CostTable&
     m.wave = plan.wave[j];
     m.holders = static_cast<int32_t>(set.holders.size());
     m.replicas = set.replicas;
+    m.each_replica = in_each_replica(plan, j);
     m.candidates = candidates.list(catalog.class_of(j), plan.owner[j]);
     out.matrices.push_back(std::move(m));
   }

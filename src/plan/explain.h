@@ -27,6 +27,7 @@ struct MatrixExplanation {
   int32_t wave = 0;
   int32_t holders = 0;
   int32_t replicas = 1;
+  bool each_replica = false;          // orthogonalizes it for itself; the candidates are of the owner's
   std::vector<Candidate> candidates;  // the owner first, then the alternatives, best first (at most five)
 };
 

@@ -54,6 +54,8 @@ uint64_t plan_hash(const Problem& problem, const CostTable& cost, const Plan& pl
   hash.add(static_cast<int32_t>(plan.elementwise));
   hash.add(plan.owner);
   hash.add(plan.wave);
+  hash.add(static_cast<uint64_t>(plan.each_replica.size()));
+  for (const bool each : plan.each_replica) hash.add(static_cast<int32_t>(each));
   hash.add(static_cast<uint64_t>(plan.waves.size()));
   for (const Wave& wave : plan.waves) {
     hash.add(static_cast<int32_t>(wave.transport));

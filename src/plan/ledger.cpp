@@ -1,5 +1,7 @@
 #include "plan/ledger.h"
 
+#include <algorithm>
+
 namespace muster::plan {
 
 namespace {
@@ -33,7 +35,8 @@ int64_t Ledger::start_ns(int32_t rank, int32_t c, int32_t owned) const {
   int64_t ns = 0;
   if (count(shapes_, rank, matrices.shape) == owned) ns += cost_.table().batch_ns;
   if (count(peers_, rank, set.peers) == owned) {
-    const auto others = static_cast<int64_t>(set.holders.size()) - (set.find(rank) != nullptr);
+    const size_t holders = cost_.in_each_replica(c) ? set.of_replica() : set.holders.size();
+    const auto others = static_cast<int64_t>(holders) - (set.find(rank) != nullptr);
     ns += 2 * others * cost_.table().message_ns;
   }
   return ns;
@@ -51,28 +54,48 @@ void Ledger::change(int32_t rank, const Load& load) {
   sum_ += loads_[rank].total(percent_);
 }
 
+// The ranks that orthogonalize a matrix of class c if `rank` does.
+template <typename Visit>
+void Ledger::for_each_owner(int32_t rank, int32_t c, Visit visit) const {
+  if (!cost_.in_each_replica(c)) return visit(rank);
+  const HolderSet& set = catalog_.holders_of_class(c);
+  for (int32_t replica = 0; replica < set.replicas; ++replica) visit(set.counterpart(rank, replica));
+}
+
 void Ledger::add(int32_t rank, int32_t c) {
-  change(rank, owning(rank, c, 0));
   const MatrixClass& matrices = catalog_.classes()[c];
-  ++shapes_[key_of(rank, matrices.shape)];
-  ++peers_[key_of(rank, catalog_.holder_set(matrices).peers)];
+  for_each_owner(rank, c, [&](int32_t owner) {
+    change(owner, owning(owner, c, 0));
+    ++shapes_[key_of(owner, matrices.shape)];
+    ++peers_[key_of(owner, catalog_.holder_set(matrices).peers)];
+  });
 }
 
 void Ledger::remove(int32_t rank, int32_t c) {
-  change(rank, owning(rank, c, 1) * -1);
   const MatrixClass& matrices = catalog_.classes()[c];
-  --shapes_[key_of(rank, matrices.shape)];
-  --peers_[key_of(rank, catalog_.holder_set(matrices).peers)];
+  for_each_owner(rank, c, [&](int32_t owner) {
+    change(owner, owning(owner, c, 1) * -1);
+    --shapes_[key_of(owner, matrices.shape)];
+    --peers_[key_of(owner, catalog_.holder_set(matrices).peers)];
+  });
 }
 
 int64_t Ledger::total_with(int32_t rank, int32_t c) const {
-  Load load = loads_[rank];
-  return (load += owning(rank, c, 0)).total(percent_);
+  int64_t slowest = 0;
+  for_each_owner(rank, c, [&](int32_t owner) {
+    Load load = loads_[owner];
+    slowest = std::max(slowest, (load += owning(owner, c, 0)).total(percent_));
+  });
+  return slowest;
 }
 
 int64_t Ledger::total_without(int32_t rank, int32_t c) const {
-  Load load = loads_[rank];
-  return (load -= owning(rank, c, 1)).total(percent_);
+  int64_t slowest = 0;
+  for_each_owner(rank, c, [&](int32_t owner) {
+    Load load = loads_[owner];
+    slowest = std::max(slowest, (load -= owning(owner, c, 1)).total(percent_));
+  });
+  return slowest;
 }
 
 int64_t Ledger::total_swapped(int32_t rank, int32_t gives, int32_t takes) const {

@@ -18,11 +18,11 @@ class Ledger {
   int64_t total(int32_t rank) const { return loads_[rank].total(percent_); }
   int64_t sum() const { return sum_; }
 
-  // Change which matrices a rank owns, by class.
+  // Change which matrices a rank owns, by class. With an owner in each replica, those in its place change with it.
   void add(int32_t rank, int32_t c);
   void remove(int32_t rank, int32_t c);
 
-  // A rank's total after such a change.
+  // A rank's total after such a change; with an owner in each replica, that of the slowest of them.
   int64_t total_with(int32_t rank, int32_t c) const;
   int64_t total_without(int32_t rank, int32_t c) const;
   int64_t total_swapped(int32_t rank, int32_t gives, int32_t takes) const;
@@ -32,6 +32,8 @@ class Ledger {
   int64_t start_ns(int32_t rank, int32_t c, int32_t owned) const;
 
  private:
+  template <typename Visit>
+  void for_each_owner(int32_t rank, int32_t c, Visit visit) const;
   Load owning(int32_t rank, int32_t c, int32_t owned) const;
   int32_t count(const std::unordered_map<uint64_t, int32_t>& counts, int32_t rank, int32_t key) const;
   void change(int32_t rank, const Load& load);

@@ -41,13 +41,15 @@ class Assignment {
  private:
   int64_t work(int32_t c) const { return cost_.orthogonalize_ns(c) + cost_.normalize_ns(c); }
 
-  // Whole holders if there are any: nothing has to move in. Otherwise all holders.
+  // Whole holders if there are any: nothing has to move in. Otherwise all holders. Of the first replica, if each has an
+  // owner: the others do as it does.
   std::vector<int32_t> candidates(int32_t c) const {
     const MatrixClass& matrices = catalog_.classes()[c];
     const HolderSet& set = catalog_.holder_set(matrices);
     std::vector<int32_t> ranks;
     for (const bool whole : {true, false}) {
       for (const Holder& h : set.holders) {
+        if (cost_.in_each_replica(c) && h.replica != 0) continue;
         if (!whole || h.elements == matrices.matrix.elements()) ranks.push_back(h.rank);
       }
       if (!ranks.empty()) break;
@@ -107,7 +109,7 @@ class Assignment {
   }
 
   bool may_move(int32_t c, int32_t from, int32_t to, bool far) const {
-    if (to == from) return false;
+    if (to == from || cost_.in_each_replica(c)) return false;
     if (catalog_.classes()[c].weights_back && catalog_.holders_of_class(c).find(to) == nullptr) return false;
     return far || is_near(c, from, to);
   }

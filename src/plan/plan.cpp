@@ -10,6 +10,7 @@
 #include "plan/catalog.h"
 #include "plan/cost_model.h"
 #include "plan/hash.h"
+#include "plan/replicas.h"
 #include "plan/shares.h"
 #include "plan/strategies.h"
 
@@ -50,6 +51,12 @@ void check_fits(const plan::Catalog& catalog, const Plan& plan) {
   const auto waves = static_cast<int32_t>(plan.waves.size());
   for (size_t j = 0; fits && j < matrices; ++j) {
     fits = plan.owner[j] >= 0 && plan.owner[j] < catalog.problem().ranks && plan.wave[j] >= 0 && plan.wave[j] < waves;
+  }
+  fits = fits && (plan.each_replica.empty() || plan.each_replica.size() == matrices);
+  for (int32_t j = 0; fits && j < catalog.matrix_count(); ++j) {
+    if (!plan::in_each_replica(plan, j)) continue;
+    fits = plan::can_repeat(catalog, catalog.class_at(j)) && catalog.holders_of(j).find(plan.owner[j]) != nullptr &&
+           plan.waves[plan.wave[j]].transport == Transport::kRagged;
   }
   for (const Wave& wave : plan.waves) {
     for (const ZeroMatrix& zero : wave.zeros) fits = fits && zero.like >= 0 && zero.like < catalog.matrix_count();
@@ -120,8 +127,8 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
   }
   const bool default_order =
       options.wave_order == WaveOrder::kSmallFirst && options.elementwise == ElementwiseOrder::kInterleaved;
-  if (options.wave_order > WaveOrder::kSmallLast || options.elementwise > ElementwiseOrder::kLast) {
-    throw InvalidArgument(fmt::format("wave order {}, elementwise order {}: expected 0 or 1",
+  if (options.wave_order > WaveOrder::kSmallLast || options.elementwise > ElementwiseOrder::kFirst) {
+    throw InvalidArgument(fmt::format("wave order {}, elementwise order {}: expected 0 or 1, 0 to 2",
                                       static_cast<int>(options.wave_order), static_cast<int>(options.elementwise)));
   }
   if (!default_order && options.strategy != Strategy::kGlobal) {
@@ -146,7 +153,7 @@ PlanSummary summarize(const Problem& problem, const Plan& plan, const CostTable&
   validate(table);
   const plan::Catalog catalog(problem);
   check_fits(catalog, plan);
-  const plan::CostModel cost(catalog, table);
+  const plan::CostModel cost(catalog, table, plan::repeated_classes(catalog, plan));
   PlanSummary summary = plan::account(catalog, cost, plan);
   summary.largest_matrix_ns = plan::largest_matrix_ns(catalog, cost, plan);
   return summary;

@@ -146,10 +146,9 @@ StreamRange share_in_wave(const Plan& plan, const ElementShare& share, size_t i,
   const auto waves = static_cast<int64_t>(plan.waves.size());
   const int64_t begin = share.cuts[i];
   const int64_t size = share.cuts[i + 1] - begin;
-  // Peers update elementwise parameters in a call of their own; here it rides on the first round.
-  if (plan.strategy != Strategy::kGlobal) return wave == 0 ? StreamRange{begin, begin + size} : StreamRange{};
-  if (plan.elementwise == ElementwiseOrder::kLast) {
-    return wave + 1 == waves ? StreamRange{begin, begin + size} : StreamRange{};
+  if (plan.elementwise != ElementwiseOrder::kInterleaved) {
+    const int64_t only = plan.elementwise == ElementwiseOrder::kFirst ? 0 : waves - 1;
+    return wave == only ? StreamRange{begin, begin + size} : StreamRange{};
   }
   auto at = [&](int64_t w) { return w == waves ? size : std::min(size, mul_div(size, w, waves) / kGrain * kGrain); };
   return {begin + at(wave), begin + at(wave + 1)};

@@ -39,8 +39,10 @@ std::vector<Group> groups_by_shape(const Catalog& catalog) {
 
 class Builder {
  public:
-  explicit Builder(const Catalog& catalog, Strategy strategy) : catalog_(catalog) {
+  Builder(const Catalog& catalog, Strategy strategy, Padding padding = Padding::kZeros)
+      : catalog_(catalog), padding_(padding) {
     plan_.strategy = strategy;
+    plan_.elementwise = ElementwiseOrder::kFirst;  // peers do it in a call of its own; here it rides on the first round
     plan_.owner.assign(catalog.matrix_count(), 0);
     plan_.wave.assign(catalog.matrix_count(), 0);
   }
@@ -57,7 +59,14 @@ class Builder {
     plan_.wave[j] = wave;
   }
 
+  // In every replica.
+  void repeat(int32_t j) {
+    plan_.each_replica.resize(plan_.owner.size());
+    plan_.each_replica[j] = true;
+  }
+
   void pad(int32_t like, size_t slot, int32_t wave) {
+    if (padding_ == Padding::kNone) return;
     plan_.waves[wave].zeros.push_back({like, ranks_of(like)[slot].rank});
   }
 
@@ -80,6 +89,7 @@ class Builder {
 
  private:
   const Catalog& catalog_;
+  const Padding padding_;
   Plan plan_;
 };
 
@@ -115,8 +125,8 @@ Plan build_per_matrix(const Catalog& catalog) {
   return builder.take();
 }
 
-Plan build_chunked(const Catalog& catalog) {
-  Builder builder(catalog, Strategy::kChunked);
+Plan build_chunked(const Catalog& catalog, Padding padding) {
+  Builder builder(catalog, Strategy::kChunked, padding);
   for (const Group& group : groups_by_shape(catalog)) {
     std::vector<int32_t> waves;
     for (const std::vector<int32_t>& part : group.parts) {
@@ -132,8 +142,8 @@ Plan build_chunked(const Catalog& catalog) {
   return builder.take();
 }
 
-Plan build_megabatch(const Catalog& catalog) {
-  Builder builder(catalog, Strategy::kMegabatch);
+Plan build_megabatch(const Catalog& catalog, Padding padding) {
+  Builder builder(catalog, Strategy::kMegabatch, padding);
   for (const Group& group : groups_by_shape(catalog)) {
     const int32_t wave = builder.new_wave(Transport::kPadded);
     for (const std::vector<int32_t>& part : group.parts) {
@@ -143,7 +153,7 @@ Plan build_megabatch(const Catalog& catalog) {
   return builder.take();
 }
 
-Plan build_grouped(const Catalog& catalog) {
+Plan build_grouped(const Catalog& catalog, Padding padding) {
   const Problem& problem = catalog.problem();
   // Parameters in the order in which their kinds first appear.
   std::vector<int32_t> parameters;
@@ -166,7 +176,7 @@ Plan build_grouped(const Catalog& catalog) {
                                       fmt::join(sizes, ","), parameters.size()));
   }
 
-  Builder builder(catalog, Strategy::kGrouped);
+  Builder builder(catalog, Strategy::kGrouped, padding);
   size_t begin = 0;
   for (const int64_t size : sizes) {
     const int32_t wave = builder.new_wave(Transport::kPadded);
@@ -236,9 +246,9 @@ bool evenly_sharded(const layout::Partition& partition) {
 
 }  // namespace
 
-Plan build_routed(const Catalog& catalog) {
+Plan build_routed(const Catalog& catalog, Padding padding) {
   const Problem& problem = catalog.problem();
-  Builder builder(catalog, Strategy::kRouted);
+  Builder builder(catalog, Strategy::kRouted, padding);
   for (const Group& group : groups_by_shape(catalog)) {
     const Parameter& example = problem.parameters[catalog.parameter_of(group.parts[0][0])];
     check_experts_divide(problem, example);
@@ -252,12 +262,16 @@ Plan build_routed(const Catalog& catalog) {
     for (const std::vector<int32_t>& part : group.parts) {
       const HolderSet& set = catalog.holders_of(part[0]);
       const size_t ranks = set.holders.size();
-      // Replicas each do it all: what lies whole on every rank of each is orthogonalized there, nothing moves.
-      const size_t of_replica = ranks / static_cast<size_t>(set.replicas);
-      const bool averages = catalog.class_at(part[0]).all_replicas;  // gathers do not
-      if (ranks == 1 || (!averages && (of_replica == 1 || lies_on_subgroup(problem, example, of_replica)))) {
-        const int32_t at = wave(0, ranks == 1 ? Transport::kRagged : Transport::kGather);
-        for (size_t i = 0; i < part.size(); ++i) builder.place(part[i], i % ranks, at);
+      // Replicas each do it all: what lies whole on one rank of each is orthogonalized there, nothing moves.
+      const auto of_replica = static_cast<size_t>(set.of_replica());
+      const bool averages = catalog.class_at(part[0]).all_replicas;  // that takes one owner
+      const bool whole = of_replica == 1;
+      if (ranks == 1 || (!averages && (whole || lies_on_subgroup(problem, example, of_replica)))) {
+        const int32_t at = wave(0, whole ? Transport::kRagged : Transport::kGather);
+        for (size_t i = 0; i < part.size(); ++i) {
+          builder.place(part[i], i % ranks, at);
+          if (ranks > 1 && whole) builder.repeat(part[i]);
+        }
         continue;
       }
       for (size_t begin = 0; begin < part.size(); begin += ranks) {
@@ -276,7 +290,7 @@ Plan build_routed(const Catalog& catalog) {
   return builder.take();
 }
 
-Plan build_layerwise(const Catalog& catalog) {
+Plan build_layerwise(const Catalog& catalog, Padding /*it has none*/) {
   // Whole parameters, longest first by max * min^2, each to the holder with least so far.
   struct Unit {
     int64_t work = 0;

@@ -8,15 +8,6 @@
 
 namespace muster::plan {
 
-namespace {
-
-bool stays_home(const Catalog& catalog, int32_t matrix, int32_t owner) {
-  const HolderSet& set = catalog.holders_of(matrix);
-  return set.holders.size() == 1 && set.holders[0].rank == owner;
-}
-
-}  // namespace
-
 Lineup::Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut,
                WaveOrder wave_order)
     : items_(catalog.matrix_count()), item_of_(catalog.matrix_count()) {
@@ -24,10 +15,12 @@ Lineup::Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<
   const bool a_rank_each = cut == WaveCut::kByTime || cut == WaveCut::kByCompute;
   for (int32_t j = 0; j < n; ++j) {
     const Load own = cost.own(catalog.class_of(j), owner[j]);
+    const bool each = cost.in_each_replica(catalog.class_of(j));
     const int64_t time = own.compute + (cut == WaveCut::kByCompute ? 0 : own.in_receive + own.out_send);
     item_of_[j] = cut == WaveCut::kByShape ? catalog.class_at(j).shape : j;
     Item& item = items_[item_of_[j]];
-    if (a_rank_each) item.sequence = 2 * int64_t{owner[j]} + stays_home(catalog, j, owner[j]);
+    if (a_rank_each)
+      item.sequence = 4 * int64_t{owner[j]} + 2 * each + catalog.holders_of(j).stays_home(owner[j], each);
     item.largest = std::max(item.largest, time);
     item.time += time;
     item.kind = catalog.class_of(j);

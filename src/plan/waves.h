@@ -20,7 +20,8 @@ enum class WaveCut : uint8_t {
 };
 
 // Matrices in the order of their waves, ready to be cut into any number of them. The first two cuts keep those that
-// travel apart from those that stay home: the latter hide the exchanges.
+// travel apart from those that stay home: the latter hide the exchanges; and those with an owner in each replica from
+// those with one.
 class Lineup {
  public:
   Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut,

@@ -87,7 +87,8 @@ std::string matrix_text(const PlanReport& report, const MatrixExplanation& matri
                   matrix.wave, matrix.holders, matrix.holders == 1 ? "" : "s");
   if (matrix.replicas > 1) out += fmt::format(" ({} replicas)", matrix.replicas);
   if (matrix.candidates.empty()) return out + "\n";
-  out += fmt::format(", owner rank {}\n", matrix.candidates.front().rank);
+  out += fmt::format(", owner rank {}{}\n", matrix.candidates.front().rank,
+                     matrix.each_replica ? ", and one like it in each replica" : "");
   out += fmt::format("    {:>7} {:>8} {:>15} {:>10} {:>10} {:>10} {:>10} {:>14}\n", "rank", "holds", "orthogonalize",
                      "normalize", "exchange", "start", "cost", "load with it");
   for (size_t i = 0; i < matrix.candidates.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "plan/catalog.h"
+#include "plan/replicas.h"
 #include "report/text.h"
 #include "report/words.h"
 
@@ -161,11 +162,36 @@ class Page {
   };
 
   std::vector<Owned> owned_by_bar(const std::vector<ShapeCount>& palette) const {
+    std::vector<Owned> result(static_cast<size_t>(bars_));
+    int32_t replicas = 1;
+    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
+      if (plan::in_each_replica(report_.plan, j)) replicas = std::max(replicas, catalog_.holders_of(j).replicas);
+    }
+    for (int32_t replica = 0; replica < replicas; ++replica) add_owned(palette, replica, result);
+    return result;
+  }
+
+  // Matrices with one owner count with the first replica.
+  std::vector<int32_t> bar_of_owners(int32_t replica) const {
     std::vector<int32_t> bar_of(report_.plan.owner);
-    for (int32_t& owner : bar_of) owner = owner < 0 ? -1 : owner / per_bar_;
-    std::vector<Owned> result;
-    for (const auto& shapes : count_shapes(catalog_, bar_of, bars_)) {
-      Owned& owned = result.emplace_back();
+    for (size_t j = 0; j < bar_of.size(); ++j) {
+      const auto matrix = static_cast<int32_t>(j);
+      int32_t owner = bar_of[j];
+      if (plan::in_each_replica(report_.plan, matrix)) {
+        const plan::HolderSet& set = catalog_.holders_of(matrix);
+        owner = replica < set.replicas ? set.counterpart(owner, replica) : -1;
+      } else if (replica > 0) {
+        owner = -1;
+      }
+      bar_of[j] = owner < 0 ? -1 : owner / per_bar_;
+    }
+    return bar_of;
+  }
+
+  void add_owned(const std::vector<ShapeCount>& palette, int32_t replica, std::vector<Owned>& result) const {
+    size_t bar = 0;
+    for (const auto& shapes : count_shapes(catalog_, bar_of_owners(replica), bars_)) {
+      Owned& owned = result[bar++];
       for (const ShapeCount& shape : shapes) {
         size_t colour = 0;
         while (colour + 1 < palette.size() &&
@@ -177,7 +203,6 @@ class Page {
         owned.matrices[colour] += shape.count;
       }
     }
-    return result;
   }
 
   void ownership() {

@@ -76,9 +76,10 @@ Json matrix_json(const PlanReport& report, const plan::MatrixExplanation& matrix
                           {"cost_ns", candidate.cost_ns()},
                           {"load_ns", candidate.load_ns}});
   }
-  Json json = {{"index", matrix.index},      {"rows", matrix.rows}, {"columns", matrix.columns},
-               {"normuon", matrix.normuon},  {"wave", matrix.wave}, {"holders", matrix.holders},
-               {"replicas", matrix.replicas}};
+  Json json = {{"index", matrix.index},       {"rows", matrix.rows},
+               {"columns", matrix.columns},   {"normuon", matrix.normuon},
+               {"wave", matrix.wave},         {"holders", matrix.holders},
+               {"replicas", matrix.replicas}, {"each_replica", matrix.each_replica}};
   if (!matrix.candidates.empty()) {
     json["owner"] = matrix.candidates.front().rank;
     json["reason"] = reason(report, matrix);
@@ -150,6 +151,7 @@ std::string plan_json(const PlanReport& report, const plan::Explanation* explana
                {"parameters", report.problem.parameters.size()},
                {"matrices", report.plan.owner.size()},
                {"zero_matrices", zero_matrix_count(summary)},
+               {"repeated_matrices", repeated_matrix_count(report.plan)},
                {"elements", total_elements(report.problem)},
                {"cost", report.cost.device}};
   if (summary.waves.size() <= kTableMax) json["wave_table"] = wave_table(report);

@@ -56,6 +56,10 @@ int64_t zero_matrix_count(const PlanSummary& summary) {
                          [](int64_t sum, const PlanSummary::WaveTotal& wave) { return sum + wave.zeros; });
 }
 
+int64_t repeated_matrix_count(const Plan& plan) {
+  return std::count(plan.each_replica.begin(), plan.each_replica.end(), true);
+}
+
 std::vector<int32_t> ranks_by_load(const PlanSummary& summary) {
   std::vector<int32_t> order(summary.ranks.size());
   std::iota(order.begin(), order.end(), 0);

@@ -40,6 +40,7 @@ std::vector<std::vector<ShapeCount>> count_shapes(const plan::Catalog& catalog, 
 std::string shapes_text(std::span<const ShapeCount> shapes, size_t width);
 
 int64_t zero_matrix_count(const PlanSummary& summary);
+int64_t repeated_matrix_count(const Plan& plan);  // in each replica
 
 // Indices of ranks, slowest first; ties by rank.
 std::vector<int32_t> ranks_by_load(const PlanSummary& summary);

@@ -72,6 +72,9 @@ class Table {
           fmt::format("{} parameters, {} elements, {} matrices{}", grouped_text(std::ssize(problem.parameters)),
                       magnitude_text(total_elements(problem)), grouped_text(std::ssize(report_.plan.owner)),
                       zeros > 0 ? fmt::format(" and {} of zeros", grouped_text(zeros)) : ""));
+    if (const int64_t repeated = repeated_matrix_count(report_.plan); repeated > 0) {
+      field("replicas", fmt::format("each orthogonalizes {} of the matrices for itself", grouped_text(repeated)));
+    }
     field("cost", printable(report_.cost.device));
     field("hash", hash_text(report_.plan.hash));
     line();

@@ -1,4 +1,5 @@
 // Training that stops on some ranks of one layout and goes on on others of another.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <unistd.h>
@@ -42,6 +43,10 @@ Problem problem(int32_t ranks, const Layout& matrices, const Layout& elements, s
 Problem on_eight() {
   return problem(8, {0, {Placement::shard(0), Placement::replicate()}, {}},
                  {0, {Placement::replicate(), Placement::shard(0)}, {}}, {{"fsdp", 4}, {"replicate", 2}});
+}
+Problem on_two_nodes() {
+  const Layout layout{0, {Placement::replicate(), Placement::shard(0)}, {}};
+  return problem(8, layout, layout, {{"replicate", 2}, {"fsdp", 4}});
 }
 Problem on_three() {
   Problem out = problem(3, {0, {Placement::shard(1)}, {}}, {0, {Placement::flat()}, {}}, {{"tp", 3}});
@@ -92,6 +97,27 @@ TEST(Resume, OnOtherRanksOfAnotherLayoutBitForBit) {
         test::train(test::on_one_rank(training(on_eight(), Strategy::kGlobal, 0, kBefore + kAfter)))[0];
     EXPECT_EQ(test::difference(after.problem, test::train(after), whole), "") << "grad_sync " << sync;
   }
+}
+
+// Every replica has momentum and variances of its own; one of them is saved, and all load it.
+TEST(Resume, InReplicasThatRecompute) {
+  const auto apart = [](test::Training t) {
+    t.options.plan.cost.ranks_per_node = 4;
+    t.options.plan.cost.inter_node_mbps = 10;
+    const Plan plan = make_plan(t.problem, t.options.plan);
+    EXPECT_NE(std::count(plan.each_replica.begin(), plan.each_replica.end(), true), 0);
+    return t;
+  };
+  const Directory directory;
+  test::Training before = apart(training(on_two_nodes(), Strategy::kGlobal, 0, kBefore));
+  before.after = [&](Optimizer& optimizer) { optimizer.save(directory.path); };
+  for (const test::RankMemory& rank : test::train(before)) ASSERT_EQ(rank.error, "");
+  test::Training after = apart(training(on_two_nodes(), Strategy::kGlobal, kBefore, kAfter));
+  after.before = [&](Optimizer& optimizer) { optimizer.load(directory.path); };
+  const std::vector<test::RankMemory> ranks = test::train(after);
+
+  const test::Training whole = training(on_two_nodes(), Strategy::kGlobal, 0, kBefore + kAfter);
+  EXPECT_EQ(test::difference(after.problem, ranks, test::train(test::on_one_rank(whole))[0]), "");
 }
 
 TEST(Resume, ADamagedCheckpointIsNamedAndChangesNothing) {

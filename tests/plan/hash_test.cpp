@@ -39,6 +39,7 @@ TEST(Hashes, ChangeWithEverythingThatThePlannerReads) {
       [](Problem&, PlanOptions& o) { o.strategy = Strategy::kChunked; },
       [](Problem&, PlanOptions& o) { o.wave_order = WaveOrder::kSmallLast; },
       [](Problem&, PlanOptions& o) { o.elementwise = ElementwiseOrder::kLast; },
+      [](Problem&, PlanOptions& o) { o.elementwise = ElementwiseOrder::kFirst; },
   };
   std::set<uint64_t> seen;
   for (const auto& change : changes) {
@@ -48,6 +49,16 @@ TEST(Hashes, ChangeWithEverythingThatThePlannerReads) {
     seen.insert(make_plan(problem, options).hash);
   }
   EXPECT_EQ(seen.size(), changes.size());
+}
+
+TEST(Hashes, ChangeWithWhoHasAnOwnerInEachReplica) {
+  Problem problem = test::one_parameter({8, 8}, 4);
+  test::replicate(problem);
+  Plan plan = make_plan(problem, {});
+  plan.each_replica.clear();
+  const uint64_t once = plan_hash(problem, CostTable::h200(), plan);
+  plan.each_replica = {true};
+  EXPECT_NE(plan_hash(problem, CostTable::h200(), plan), once);
 }
 
 TEST(Hashes, TellTheFirstParameterThatDiffers) {

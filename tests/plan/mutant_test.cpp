@@ -61,9 +61,10 @@ TEST(Mutants, OwnersThatChangeBetweenInAndOutAreCaught) {
     Planner planner = real_planner();
     planner.out = [&damaged](const plan::Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave) {
       Plan other = plan;
-      // Where every holder assembles and nothing returns, the owner is a name only.
-      const bool shows = std::all_of(plan.waves.begin(), plan.waves.end(),
-                                     [](const Wave& w) { return w.transport != Transport::kGather; });
+      // Where every holder assembles and nothing returns, or every replica does, the owner is a name only.
+      const bool shows =
+          plan.each_replica.empty() && std::all_of(plan.waves.begin(), plan.waves.end(),
+                                                   [](const Wave& w) { return w.transport != Transport::kGather; });
       if (shows && swap_owners(other)) damaged = true;
       return plan::exchange_out(catalog, shows ? other : plan, rank, wave);
     };
@@ -206,6 +207,36 @@ TEST(Mutants, AnElementThatIsUpdatedTwiceIsCaught) {
         exchange.local.push_back(plan::Segment(*range));
       }
       return exchange;
+    };
+    return planner;
+  });
+}
+
+TEST(Mutants, AReplicaThatOneRankForgetsIsCaught) {
+  expect_caught([](const PlanOptions& options, bool& damaged) {
+    Planner planner = real_planner();
+    planner.plan = [&damaged, cost = options.cost](const Problem& problem, const PlanOptions& o, int32_t rank) {
+      Plan plan = make_plan(problem, o);
+      if (rank > 0 && rank == problem.ranks - 1 && !plan.each_replica.empty()) {
+        plan.each_replica.clear();
+        plan.hash = plan::plan_hash(problem, cost, plan);
+        damaged = true;
+      }
+      return plan;
+    };
+    return planner;
+  });
+}
+
+// What every replica orthogonalized for itself comes back from one of them.
+TEST(Mutants, AnUpdateFromAnotherReplicaIsCaught) {
+  expect_caught([](const PlanOptions&, bool& damaged) {
+    Planner planner = real_planner();
+    planner.out = [&damaged](const plan::Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave) {
+      Plan other = plan;
+      other.each_replica.clear();
+      damaged = damaged || !plan.each_replica.empty();
+      return plan::exchange_out(catalog, other, rank, wave);
     };
     return planner;
   });

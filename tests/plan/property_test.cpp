@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "muster/error.h"
+#include "plan/hash.h"
+#include "plan/replicas.h"
 #include "support/check_plan.h"
 #include "support/random_problem.h"
 
@@ -50,6 +52,33 @@ TEST_P(PropertyBlock, HoldForRandomProblems) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Properties, PropertyBlock, testing::Range(uint64_t{0}, kBlocks));
+
+// Any matrix may have an owner in each replica, whatever that costs.
+TEST(Properties, HoldWhereReplicasHaveTheirOwnOwners) {
+  Planner planner = real_planner();
+  planner.plan = [](const Problem& problem, const PlanOptions& options, int32_t) {
+    Plan plan = make_plan(problem, options);
+    const plan::Catalog catalog(problem);
+    plan.each_replica.assign(plan.owner.size(), false);
+    for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
+      if (j % 3 == 2 || catalog.holders_of(j).find(plan.owner[j]) == nullptr) continue;
+      plan.each_replica[j] = plan::can_repeat(catalog, catalog.class_at(j));
+    }
+    plan.hash = plan::plan_hash(problem, options.cost, plan);
+    return plan;
+  };
+  int chosen = 0;
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    RandomCase c = random_case(seed);
+    if (c.problem.ranks > 5) continue;
+    c = in_replicas(std::move(c), 2 + static_cast<int32_t>(seed % 2));
+    c.options.scratch_bytes = 0;
+    ASSERT_EQ(violation(c.problem, c.options, planner), "") << "seed " << seed << ", some in each replica";
+    ASSERT_EQ(violation(c.problem, c.options, real_planner()), "") << "seed " << seed;
+    chosen += !make_plan(c.problem, c.options).each_replica.empty();
+  }
+  EXPECT_GT(chosen, 100);
+}
 
 TEST(Properties, HoldForOneSeed) {
   const char* seed = std::getenv("MUSTER_SEED");

@@ -3,6 +3,7 @@
 
 #include "plan/account.h"
 #include "plan/ledger.h"
+#include "plan/replicas.h"
 #include "plan/shares.h"
 #include "support/problems.h"
 
@@ -45,7 +46,7 @@ TEST(Ledgers, AgreeWithTheAccount) {
     options.waves = 1;
     const Plan plan = make_plan(problem, options);
     const plan::Catalog catalog(problem);
-    const plan::CostModel cost(catalog, options.cost);
+    const plan::CostModel cost(catalog, options.cost, plan::repeated_classes(catalog, plan));
     const PlanSummary summary = plan::account(catalog, cost, plan);
     const plan::Ledger ledger = plan::replay(catalog, cost, plan.owner);
     std::vector<int64_t> shares(problem.ranks);

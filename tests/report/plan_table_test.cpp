@@ -80,6 +80,14 @@ TEST(PlanTable, PaddingShowsZerosAndTransport) {
   EXPECT_THAT(table, HasSubstr("padding 4.00 KiB"));
 }
 
+TEST(PlanTable, ReplicasThatRecomputeShow) {
+  Sample sample = make_sample();
+  EXPECT_THAT(plan_table(sample.report(), {}), Not(HasSubstr("for itself")));
+  sample.plan.each_replica.assign(sample.plan.owner.size(), false);
+  sample.plan.each_replica[1] = sample.plan.each_replica[3] = true;
+  EXPECT_THAT(plan_table(sample.report(), {}), HasSubstr("each orthogonalizes 2 of the matrices for itself"));
+}
+
 TEST(PlanReport, ShapesThatDoNotFitGiveWay) {
   const std::vector<ShapeCount> shapes = {{768, 768, 48}, {3072, 768, 12}, {768, 3072, 1}};
   EXPECT_EQ(shapes_text(shapes, 100), "48×768×768, 12×3072×768, 1×768×3072");

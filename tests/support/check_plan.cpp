@@ -60,9 +60,11 @@ class Checker {
     for (int32_t r = 1; r < problem_.ranks; ++r) {
       const Plan other = planner_.plan(problem_, options_, r);
       require(other.hash == plan_.hash, "rank {} derives hash {:x}, rank 0 {:x}", r, other.hash, plan_.hash);
-      require(other.owner == plan_.owner && other.wave == plan_.wave, "rank {} derives another plan", r);
+      require(other.owner == plan_.owner && other.wave == plan_.wave && other.each_replica == plan_.each_replica,
+              "rank {} derives another plan", r);
     }
     require(static_cast<int32_t>(plan_.owner.size()) == catalog_.matrix_count(), "{} owners", plan_.owner.size());
+    require(plan_.each_replica.empty() || plan_.each_replica.size() == plan_.owner.size(), "replicas of matrices");
     std::vector<bool> used(plan_.waves.size());
     for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
       require(plan_.owner[j] >= 0 && plan_.owner[j] < problem_.ranks, "owner {} of matrix {}", plan_.owner[j], j);
@@ -217,12 +219,14 @@ class Checker {
     });
   }
 
-  // Every assembler of a matrix has every element once from its own replica, or once from every replica.
+  // Every assembler of a matrix has every element once from its own replica, or once from every replica. Where every
+  // replica has an owner, what returns comes from whom it went to: check_returns.
   void check_arrivals() {
     for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
       const int32_t p = catalog_.parameter_of(j);
       const Transport transport = plan_.waves[plan_.wave[j]].transport;
       const bool gathered = transport == Transport::kGather || transport == Transport::kGatherReduce;
+      const bool each = in_each_replica(j);
       for (const int64_t element : matrices_[j]) {
         std::map<int32_t, int32_t> copies;
         for (const auto& [pair, count] : arrived_[{p, j, element}]) {
@@ -232,10 +236,11 @@ class Checker {
         }
         require(copies.contains(plan_.owner[j]), "element {} of matrix {} does not reach its owner", element, j);
         for (const auto& [rank, count] : copies) {
-          require(gathered || rank == plan_.owner[j], "matrix {} reaches rank {}, not its owner", j, rank);
+          require(gathered || each || rank == plan_.owner[j], "matrix {} reaches rank {}, not its owner", j, rank);
           require(count == (sums_replicas(j) && !gathered ? copies_[j] : 1), "element {} of matrix {} comes {} times",
                   element, j, count);
         }
+        if (each) check_owners(j, copies);
         if (gathered) require(static_cast<int32_t>(copies.size()) == holders_[j], "matrix {} misses a holder", j);
         const bool owner_holds = holds(plan_.owner[j], p, element);
         require(!owner_holds || arrived_[{p, j, element}].contains({plan_.owner[j], plan_.owner[j]}),
@@ -244,6 +249,18 @@ class Checker {
       }
     }
   }
+
+  // The same ranks have all elements of a matrix, one for each copy of it.
+  void check_owners(int32_t j, const std::map<int32_t, int32_t>& copies) {
+    require(!sums_replicas(j), "matrix {} is not averaged", j);
+    std::vector<int32_t> ranks;
+    for (const auto& [rank, count] : copies) ranks.push_back(rank);
+    require(static_cast<int32_t>(ranks.size()) == copies_[j], "{} ranks orthogonalize matrix {}", ranks.size(), j);
+    const auto [known, fresh] = owners_.emplace(j, ranks);
+    require(known->second == ranks, "some of matrix {} goes to other ranks than the rest", j);
+  }
+
+  bool in_each_replica(int32_t j) const { return !plan_.each_replica.empty() && plan_.each_replica[j]; }
 
   static bool contains(const List& shard, int64_t element) {
     return std::find(shard.begin(), shard.end(), element) != shard.end();
@@ -283,7 +300,11 @@ class Checker {
           }
           require(times == 1, "element {} of parameter {} returns to rank {} {} times", element, p, rank, times);
           const bool any_holder = matrix && plan_.waves[plan_.wave[j]].transport == Transport::kGather;
-          if (matrix && !any_holder) require(updater == plan_.owner[j], "matrix {} returns from rank {}", j, updater);
+          if (matrix && in_each_replica(j)) {
+            require(arrived_[{p, j, element}].contains({rank, updater}), "matrix {} returns from another replica", j);
+          } else if (matrix && !any_holder) {
+            require(updater == plan_.owner[j], "matrix {} returns from rank {}", j, updater);
+          }
           if (!matrix) {
             for (const auto& [pair, count] : back) {
               require(pair.second == updater && count == 1, "two ranks update element {}", element);
@@ -337,6 +358,7 @@ class Checker {
   std::vector<int32_t> copies_;   // of every element of a matrix
   std::vector<int32_t> holders_;  // ranks that hold some of a matrix
   std::vector<Traffic> ranks_;
+  std::map<int32_t, std::vector<int32_t>> owners_;  // of a matrix, where every replica has one
   ScratchCheck scratch_{{problem_, options_, catalog_, plan_, shards_, matrices_, copies_, holders_}};
   // By parameter, matrix and element: how often between which holder and assembler.
   using Element = std::tuple<int32_t, int32_t, int64_t>;

@@ -1,7 +1,6 @@
 #include "support/check_scratch.h"
 
 #include <algorithm>
-#include <set>
 
 #include <fmt/format.h>
 
@@ -38,12 +37,18 @@ void ScratchCheck::add(const plan::Exchange& exchange, Place at, bool in) {
     }
   }
   for (const plan::Segment& segment : exchange.local) {
+    if (in && segment.matrix >= 0) assemblers_.insert({segment.matrix, at.rank});
     if (in && segment.matrix < 0 && facts_.problem.grad_sync) mine.sums += segment.elements() * byte_size(Dtype::kF32);
   }
 }
 
-// Its only holder owns it.
+bool ScratchCheck::in_each_replica(int32_t j) const {
+  return !facts_.plan.each_replica.empty() && facts_.plan.each_replica[j];
+}
+
+// Its only holder owns it, or every holder has all of it for itself.
 bool ScratchCheck::is_home(int32_t j) const {
+  if (in_each_replica(j)) return facts_.holders[j] == facts_.copies[j];
   const auto& shards = facts_.shards[facts_.catalog.parameter_of(j)];
   const auto shard = shards.find(facts_.plan.owner[j]);
   return facts_.holders[j] == 1 && shard != shards.end() &&
@@ -107,9 +112,9 @@ void ScratchCheck::count_matrices() {
     const int32_t w = plan.wave[j];
     const Transport transport = plan.waves[w].transport;
     const bool gathered = transport == Transport::kGather || transport == Transport::kGatherReduce;
-    tight_ = tight_ && transport == Transport::kRagged;
+    tight_ = tight_ && transport == Transport::kRagged && (!in_each_replica(j) || is_home(j));
     for (int32_t r = 0; r < facts_.problem.ranks; ++r) {
-      const bool owns = r == plan.owner[j];
+      const bool owns = in_each_replica(j) ? assemblers_.contains({j, r}) : r == plan.owner[j];
       const bool assembles = gathered ? facts_.catalog.holders_of(j).find(r) != nullptr : owns;
       if (assembles && !is_home(j)) assemble(j, {r, w});
       if (owns || (assembles && transport == Transport::kGather)) workspace_[r] = std::max(workspace_[r], workspace(j));

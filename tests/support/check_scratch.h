@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,6 +59,7 @@ class ScratchCheck {
     Staged in;
     Staged out;
   };
+  bool in_each_replica(int32_t j) const;
   bool is_home(int32_t j) const;
   bool replicas_are_alike() const;
   void assemble(int32_t j, Place at);
@@ -66,8 +68,9 @@ class ScratchCheck {
 
   const PlanFacts facts_;
   std::map<Place, Buffers> buffers_;
-  std::vector<int64_t> workspace_;  // a rank
-  bool tight_ = true;               // equal messages are known to be equal
+  std::set<std::pair<int32_t, int32_t>> assemblers_;  // matrix, rank that puts its own part there
+  std::vector<int64_t> workspace_;                    // a rank
+  bool tight_ = true;                                 // equal messages are known to be equal
 };
 
 }  // namespace muster::test

@@ -188,4 +188,30 @@ RandomCase random_case(uint64_t seed) {
   return out;
 }
 
+RandomCase in_replicas(RandomCase c, int32_t replicas) {
+  Problem& problem = c.problem;
+  for (Mesh& mesh : problem.meshes) {
+    std::vector<int32_t> ranks;
+    for (int32_t replica = 0; replica < replicas; ++replica) {
+      for (int32_t position = 0; position < mesh.size(); ++position) {
+        ranks.push_back(replica * problem.ranks + mesh.rank_at(position));
+      }
+    }
+    mesh.axes.insert(mesh.axes.begin(), {"replicas", replicas});
+    mesh.ranks = std::move(ranks);
+  }
+  for (Parameter& p : problem.parameters) {
+    p.layout.placements.insert(p.layout.placements.begin(), Placement::replicate());
+    if (p.layout.order.empty()) continue;
+    for (int32_t& axis : p.layout.order) ++axis;
+    p.layout.order.insert(p.layout.order.begin(), 0);
+  }
+  problem.grad_sync = false;
+  c.options.strategy = Strategy::kGlobal;
+  c.options.cost.ranks_per_node = problem.ranks;
+  c.options.cost.inter_node_mbps = 10;
+  problem.ranks *= replicas;
+  return c;
+}
+
 }  // namespace muster::test

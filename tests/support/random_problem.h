@@ -15,4 +15,8 @@ struct RandomCase {
 // The same seed gives the same case on every machine.
 RandomCase random_case(uint64_t seed);
 
+// The same for `global` in replicas of all its ranks, each on a node of its own with slow links between them: they do
+// best without each other.
+RandomCase in_replicas(RandomCase c, int32_t replicas);
+
 }  // namespace muster::test

@@ -1,0 +1,54 @@
+#include "plan/replicas.h"
+
+#include <algorithm>
+
+#include "plan/cost_model.h"
+#include "plan/wide.h"
+
+namespace muster::plan {
+
+int32_t owner_for(const Catalog& catalog, const Plan& plan, int32_t matrix, int32_t rank) {
+  const int32_t owner = plan.owner[matrix];
+  if (!in_each_replica(plan, matrix)) return owner;
+  const HolderSet& set = catalog.holders_of(matrix);
+  const Holder* holder = set.find(rank);
+  return holder != nullptr ? set.counterpart(owner, holder->replica) : owner;
+}
+
+bool can_repeat(const Catalog& catalog, const MatrixClass& c) {
+  return catalog.holder_set(c).replicas > 1 && !c.all_replicas;
+}
+
+std::vector<bool> repeated_classes(const Catalog& catalog, const Plan& plan) {
+  std::vector<bool> classes(catalog.classes().size());
+  for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
+    if (in_each_replica(plan, j)) classes[catalog.class_of(j)] = true;
+  }
+  return classes;
+}
+
+std::vector<bool> worth_repeating(const Catalog& catalog, const CostTable& table, int64_t exchange_percent) {
+  std::vector<bool> classes;
+  for (const MatrixClass& c : catalog.classes()) classes.push_back(can_repeat(catalog, c));
+  if (std::find(classes.begin(), classes.end(), true) == classes.end()) return classes;
+  const CostModel once(catalog, table);
+  const CostModel each(catalog, table, classes);
+  for (int32_t c = 0; c < static_cast<int32_t>(classes.size()); ++c) {
+    if (!classes[c]) continue;
+    const HolderSet& set = catalog.holders_of_class(c);
+    const int32_t owner = set.holders[0].rank;
+    const Load alone = once.own(c, owner);
+    int64_t saved = alone.in_receive + alone.out_send;
+    int64_t repeated = -alone.compute;
+    repeated += (set.replicas - 1) * each.memory_ns(catalog.classes()[c].matrix.elements() * kMomentumBytes);
+    for (int32_t replica = 0; replica < set.replicas; ++replica) {
+      const Load one = each.own(c, set.counterpart(owner, replica));
+      saved -= one.in_receive + one.out_send;
+      repeated += one.compute;
+    }
+    classes[c] = Wide{repeated} * 100 <= Wide{saved} * exchange_percent;
+  }
+  return classes;
+}
+
+}  // namespace muster::plan
