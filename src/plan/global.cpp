@@ -239,7 +239,8 @@ class Search {
 
   // The fewest waves that keep the scratch cap: how far they hide behind what makes the gradients is not predicted.
   Plan in_order(const Plan& owned, const std::vector<int32_t>& counts) {
-    const Lineup lineup(catalog_, cost_, owned.owner, options_.order);
+    const CostModel& cost = cost_of(repeated_classes(catalog_, owned));
+    const Lineup lineup(catalog_, cost, owned.owner, options_.order);
     std::optional<Found> found;
     for (const int32_t count : counts) {
       if (options_.waves == 0 && count < kOrderedWaves) continue;
