@@ -7,11 +7,15 @@ import torch
 import torch.distributed as dist
 
 
-def ddp_hook(optimizer: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def ddp_hook(
+    optimizer: Any,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
     """DDP's average of a bucket, of which the optimizer hears: ``model.register_comm_hook(optimizer, ddp_hook)``."""
     group = optimizer._process_group
     averaged = bucket.buffer().div_(dist.get_world_size(group))
     future = dist.all_reduce(averaged, group=group, async_op=True).get_future()
     if optimizer._overlap is not None:
         optimizer._overlap.bucket(future, bucket.parameters(), bucket.gradients())
-    return future.then(lambda done: done.value()[0])
+    first: torch.futures.Future[torch.Tensor] = future.then(lambda done: done.value()[0])
+    return first

@@ -300,7 +300,7 @@ class NorMuon(torch.optim.Optimizer):
         self._step_options.trace = timeline.recording()
         begin_ns = time.monotonic_ns()
         if self._overlap is not None:
-            self._end_with_overlap()
+            self._end_with_overlap(self._overlap)
         else:
             self._run(lambda gradients: self._engine.step(gradients, self._step_options))
         if self._step_options.trace:
@@ -308,32 +308,32 @@ class NorMuon(torch.optim.Optimizer):
             timeline.record(name, begin_ns, self._engine.trace())
         return loss
 
-    def _end_with_overlap(self) -> None:
+    def _end_with_overlap(self, overlap: Overlap) -> None:
         """What backward has not done. Before the first step waves are planned anew, in the order of backward."""
-        overlap = self._overlap
         if getattr(self, "found_inf", None) is not None:
             self.found_inf = None
             overlap.error = overlap.error or SCALED
         if overlap.order is None:
             everybody = gather(self._process_group, (overlap.reached(), overlap.error))
             if everybody[0][0] and not any(error for _, error in everybody):
-                self._plan_in(everybody[0][0])
+                self._plan_in(overlap, everybody[0][0])
         try:
             self._run(lambda gradients: self._engine.step(gradients, self._step_options))
         finally:
-            self._end_step()
+            self._end_step(overlap)
 
-    def _end_step(self) -> None:
+    def _end_step(self, overlap: Overlap) -> None:
         self._begun = False
         self._gradients.early_copies.clear()
-        self._overlap.forget()
+        overlap.forget()
 
-    def _plan_in(self, order: list[int]) -> None:
+    def _plan_in(self, overlap: Overlap, order: list[int]) -> None:
         state = None
         if self._state_given or self._engine.steps > 0:
             state = export_state(self._engine, self._by_name)
-        self._engine, self._engine_groups = None, []  # its memory
-        self._overlap.learned(order)
+        self._engine_groups = []
+        del self._engine  # its memory
+        overlap.learned(order)
         self._set_order(order)
         self._build()
         if state is not None:
@@ -462,7 +462,7 @@ class NorMuon(torch.optim.Optimizer):
     def _take_up_state(self) -> None:
         self._state_given = True
         if self._overlap is not None:  # whatever had begun is over
-            self._end_step()
+            self._end_step(self._overlap)
 
     # Reports.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -57,8 +58,8 @@ class Overlap:
         mine = weakref.ref(self)  # parameters outlive optimizers
         for number, parameter in enumerate(parameters):
             if parameter.requires_grad:
-                hook = functools.partial(_came, mine, number)
-                self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
+                came = functools.partial(_came, mine, number)
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(came))  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
         """A step is over."""
@@ -67,7 +68,7 @@ class Overlap:
         self._times = [0] * len(self._names)
         self._seen: dict[int, tuple[torch.Tensor, int]] = {}  # gradients, and their versions then
         self._copies: dict[int, torch.Tensor] = {}  # gradients in buckets
-        self._buckets: list[tuple[torch.futures.Future, list[torch.Tensor], list[torch.Tensor]]] = []
+        self._buckets: list[tuple[torch.futures.Future[Any], list[torch.Tensor], list[torch.Tensor]]] = []
         self._in_buckets: set[torch.Tensor] = set()
         self._backward_over = False
         self._watched = False
@@ -80,8 +81,12 @@ class Overlap:
     def reached(self) -> list[int]:
         """Parameters in the order in which their gradients were done, those that wait for ``step`` last."""
         last = {number: place for place, number in enumerate(self._reached)}
-        early = lambda number: self._final[number] or self._parameters[number] in self._in_buckets  # noqa: E731
-        return sorted(last, key=lambda number: (not early(number), last[number]))
+
+        def order(number: int) -> tuple[bool, int]:
+            early = self._final[number] or self._parameters[number] in self._in_buckets
+            return not early, last[number]
+
+        return sorted(last, key=order)
 
     def check(self) -> None:
         """Raises ValueError if gradients are no longer what they were when they were used."""
@@ -99,7 +104,8 @@ class Overlap:
         """Backward has added to this gradient."""
         if not self._watched:
             self._watched = True
-            torch.autograd.Variable._execution_engine.queue_callback(functools.partial(_is_over, weakref.ref(self)))
+            over = functools.partial(_is_over, weakref.ref(self))
+            torch.autograd.Variable._execution_engine.queue_callback(over)
         self._times[number] += 1
         again = self.order is not None and self._times[number] > self._expected[number]
         if self._backward_over or again:
@@ -108,13 +114,14 @@ class Overlap:
         self._reached.append(number)
         if self._final[number] and (self.order is None or self._times[number] == self._expected[number]):
             gradient = self._parameters[number].grad
+            assert gradient is not None
             self._seen[number] = (gradient, gradient._version)
             self._use(number, gradient)
         else:
             self._go_on(number)
         self._look_into_buckets()
 
-    def bucket(self, future: torch.futures.Future, parameters: list[torch.Tensor], views: list[torch.Tensor]) -> None:
+    def bucket(self, future: torch.futures.Future[Any], parameters: list[torch.Tensor], views: list[torch.Tensor]) -> None:
         """Gradients that are whole once the future is done."""
         self._buckets.append((future, parameters, views))
         self._in_buckets.update(parameters)
@@ -155,7 +162,7 @@ def _is_over(overlap: weakref.ref[Overlap]) -> None:
         alive._backward_over = True
 
 
-def final_in_hooks(parameter: torch.Tensor, declared: tuple | None, ranks: int) -> bool:
+def final_in_hooks(parameter: torch.Tensor, declared: tuple[Any, Any] | None, ranks: int) -> bool:
     """Whether a gradient is whole when hooks see it, where Muster does not average.
 
     FSDP2 calls them after its reduce-scatter and all-reduce. Copies that the layout does not tell of (plain tensors,
@@ -164,7 +171,7 @@ def final_in_hooks(parameter: torch.Tensor, declared: tuple | None, ranks: int) 
     if ranks == 1:
         return True
     if declared is not None:
-        return declared[0].size() == ranks
+        return bool(declared[0].size() == ranks)
     return isinstance(parameter, DTensor) and parameter.device_mesh.size() == ranks
 
 
