@@ -57,7 +57,7 @@ int multiprocessors() {
 }
 
 // By measurement (docs/kernels.md): large tiles where the device runs out of power, small ones where it runs out of
-// them.
+// them. Products without C below 4096 are by their own rate, not by that of whole steps.
 Work work_of(const Product& p) {
   const bool alone = p.symmetric && p.c.data == nullptr;
   return std::min(p.d.rows, p.d.columns) >= (alone ? 4096 : 2048) ? Work::kTogether : Work::kInTurns;
