@@ -63,11 +63,11 @@ Work work_of(const Product& p) {
   return std::min(p.d.rows, p.d.columns) >= (alone ? 4096 : 2048) ? Work::kTogether : Work::kInTurns;
 }
 
-int tile_height(const Product& p) {
-  return work_of(p) == Work::kTogether ? Ring<Work::kTogether>::kRows : Ring<Work::kInTurns>::kRows;
+int tile_side(const Product& p) {
+  return work_of(p) == Work::kTogether ? Ring<Work::kTogether>::kSide : Ring<Work::kInTurns>::kSide;
 }
 
-Tiles tiles_in(const Product& p) { return tiles_of(p.symmetric, tile_height(p), p.d.rows, p.d.columns); }
+Tiles tiles_in(const Product& p) { return tiles_of(p.symmetric, tile_side(p), p.d.rows, p.d.columns); }
 
 template <typename T, Work kWork, bool kSymmetric, bool kAcrossA, bool kAcrossB, bool kBeta, Extra kExtra>
 void launch_as(const Product& p, cudaStream_t stream) {
@@ -84,14 +84,14 @@ void launch_as(const Product& p, cudaStream_t stream) {
   shape.c_stride = p.c.stride;
   shape.scalars_stride = p.scalars_stride;
   const Matrices& also = kExtra == Extra::kIdentity ? p.d_and_identity : p.d;
-  const CUtensorMap a = boxes_of(p.a, p.type, p.batch, kAcrossA ? 64 : Ring<kWork>::kBoxRows);
-  const CUtensorMap b = boxes_of(p.b, p.type, p.batch, kAcrossB ? 64 : kTile);
+  const CUtensorMap a = boxes_of(p.a, p.type, p.batch, kAcrossA ? 64 : Ring<kWork>::kRows);
+  const CUtensorMap b = boxes_of(p.b, p.type, p.batch, kAcrossB ? 64 : kStrip);
   const CUtensorMap d = boxes_of(p.d, p.type, p.batch, 64);
   const CUtensorMap d_strip = boxes_of(p.d, p.type, p.batch, 16);
   const CUtensorMap extra = boxes_of(also, p.type, p.batch, 64);
   const CUtensorMap extra_strip = boxes_of(also, p.type, p.batch, 16);
   constexpr int kCluster = Ring<kWork>::kCluster;
-  const int64_t clusters = std::min<int64_t>(multiprocessors(), shape.tiles.count * p.batch + kCluster - 1) / kCluster;
+  const int64_t clusters = std::min<int64_t>(multiprocessors() / kCluster, shape.tiles.count * p.batch);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kCluster, 1, 1};
@@ -214,7 +214,7 @@ void multiply(const Product& p, Queue& queue, Cublas* instead) {
 
 double flops(const Product& p) {
   const int64_t inner = p.a_transposed ? p.a.rows : p.a.columns;
-  const int64_t executed = int64_t{kTile} * tile_height(p) * tiles_in(p).count;
+  const int64_t executed = int64_t{tile_side(p)} * tile_side(p) * tiles_in(p).count;
   return 2.0 * static_cast<double>(executed) * static_cast<double>(inner) * static_cast<double>(p.batch);
 }
 

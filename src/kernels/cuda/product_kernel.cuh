@@ -7,6 +7,7 @@
 
 namespace muster::kernels::cuda {
 
+constexpr int kStrip = 128;  // columns that are summed up and written together
 constexpr int kDepth = 64;
 constexpr int kHalfBytes = 2;
 constexpr int kBoxBytes = 64 * 64 * kHalfBytes;  // what the copy engine moves at once: 64 rows of 128 bytes
@@ -14,22 +15,21 @@ constexpr int kStagingBytes = 2 * kBoxBytes;     // of a warpgroup: half its par
 constexpr int kThreads = 3 * 128;
 
 // A block has two warpgroups that multiply, and a warp that feeds them from a ring of stages, each 64 deep.
-// In turns: each has a 128 x 128 tile; while one multiplies, the other writes out what it had. Together: both work on
-// one 256 x 128 tile, for which less is loaded; and two blocks, a cluster, on neighbouring tiles. Those are mostly in
-// one row of tiles, and need the same rows of A: each block loads half of them for both.
+// In turns: each has a 128 x 128 tile; while one multiplies, the other writes out what it had. Together: two blocks, a
+// cluster, work on one 256 x 256 tile, for which less is loaded: each has 128 of its rows, 64 a warpgroup, and loads
+// half of B's columns for both.
 enum class Work : uint8_t { kInTurns, kTogether };
 
 template <Work kWork>
 struct Ring {
   static constexpr bool kTogether = kWork == Work::kTogether;
-  static constexpr int kRows = kTogether ? 2 * kTile : kTile;
-  static constexpr int kCluster = kTogether ? 2 : 1;  // blocks
-  static constexpr int kBoxRows = kRows / kCluster;   // of A, loaded at once
+  static constexpr int kSide = kTogether ? 256 : 128;  // of a tile
+  static constexpr int kRows = 128;                    // of it, a block
+  static constexpr int kCluster = kSide / kRows;       // blocks
   static constexpr int kStages = kTogether ? 4 : 5;
-  static constexpr int kBuffers =
-      kTogether ? 1 : 2;  // on the way out, a warpgroup: in one it is staged, the other leaves
+  static constexpr int kBuffers = kTogether ? 1 : 2;  // a warpgroup, on the way out: one is staged, the other leaves
   static constexpr int kABytes = kRows * kDepth * kHalfBytes;
-  static constexpr int kBytes = kABytes + kTile * kDepth * kHalfBytes;  // of a stage
+  static constexpr int kBytes = kABytes + kSide * kDepth * kHalfBytes;  // of a stage
   static constexpr int kBarrierBytes = 8 * (2 * kStages + 2);
   static constexpr int kSharedBytes = kStages * kBytes + 2 * kBuffers * kStagingBytes + kBarrierBytes;
 };
@@ -109,56 +109,45 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int total = shape.tiles.count * shape.batch;
   const int steps = (shape.inner + kDepth - 1) / kDepth;
   const int block = static_cast<int>(blockIdx.x) % kCluster;
-  const int first_tile = static_cast<int>(blockIdx.x) - block;  // of the cluster's
-  const int grid = static_cast<int>(gridDim.x);
-  // If the last tile has no neighbour, both blocks have it.
-  const auto tile_of = [&](int number) {
-    return tile_at<kSymmetric, Stages::kRows>(min(number, total - 1), shape.tiles);
-  };
+  const int first_tile = static_cast<int>(blockIdx.x) / kCluster;
+  const int grid = static_cast<int>(gridDim.x) / kCluster;
+  const auto tile_of = [&](int number) { return tile_at<kSymmetric, Stages::kSide>(number, shape.tiles); };
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x != 0) return;
     int stage = 0;
     uint32_t parity = 1;
-    Tile next = tile_of(first_tile + block);
-    Tile next_other = tile_of(first_tile + kCluster - 1 - block);
+    Tile next = tile_of(first_tile);
     for (int t = first_tile; t < total; t += grid) {
       const Tile tile = next;
-      const bool shared = kCluster > 1 && tile.matrix == next_other.matrix && tile.row == next_other.row;
-      const auto load_a = [&](int part, uint32_t to, int depth) {
-        to += part * Stages::kBoxRows * kDepth * kHalfBytes;
-        const int row = tile.row + part * Stages::kBoxRows;
-        const auto load = [&](uint32_t at, int x, int y) {
-          shared ? load_box_for_both(at, a_map, full(stage), x, y, tile.matrix)
-                 : load_box(at, a_map, full(stage), x, y, tile.matrix);
-        };
-        if constexpr (kAcrossA) {
-          for (int x = 0; x < Stages::kBoxRows / 64; ++x) load(to + x * kBoxBytes, row + x * 64, depth);
-        } else {
-          load(to, depth, row);
-        }
+      const int row = tile.row + block * Stages::kRows;
+      const int column = tile.column + block * kStrip;
+      const auto load_b = [&](uint32_t to, int x, int y) {
+        kCluster > 1 ? load_box_for_both(to, b_map, full(stage), x, y, tile.matrix)
+                     : load_box(to, b_map, full(stage), x, y, tile.matrix);
       };
       for (int s = 0; s < steps; ++s) {
         barrier_wait(empty(stage), parity);
         barrier_expect(full(stage), kStageBytes);
         const uint32_t a = base + stage * kStageBytes;
-        const uint32_t b = a + Stages::kABytes;
-        load_a(block, a, s * kDepth);
-        if (kCluster > 1 && !shared) load_a(1 - block, a, s * kDepth);
-        if constexpr (kAcrossB) {
-          load_box(b, b_map, full(stage), tile.column, s * kDepth, tile.matrix);
-          load_box(b + kBoxBytes, b_map, full(stage), tile.column + 64, s * kDepth, tile.matrix);
+        const uint32_t b = a + Stages::kABytes + block * 2 * kBoxBytes;
+        if constexpr (kAcrossA) {
+          load_box(a, a_map, full(stage), row, s * kDepth, tile.matrix);
+          load_box(a + kBoxBytes, a_map, full(stage), row + 64, s * kDepth, tile.matrix);
         } else {
-          load_box(b, b_map, full(stage), s * kDepth, tile.column, tile.matrix);
+          load_box(a, a_map, full(stage), s * kDepth, row, tile.matrix);
+        }
+        if constexpr (kAcrossB) {
+          load_b(b, column, s * kDepth);
+          load_b(b + kBoxBytes, column + 64, s * kDepth);
+        } else {
+          load_b(b, s * kDepth, column);
         }
         if (++stage == kStages) {
           stage = 0;
           parity ^= 1;
         }
-        if (s == 0) {  // while there is time
-          next = tile_of(t + grid + block);
-          next_other = tile_of(t + grid + kCluster - 1 - block);
-        }
+        if (s == 0) next = tile_of(t + grid);  // while there is time
       }
     }
     if (kCluster > 1) cluster_sync();  // nobody writes into a block that is gone
@@ -183,15 +172,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   int number = kTogether ? 0 : group;  // of this block's tiles
   const int skip = kTogether ? 1 : 2;
   for (int t = first_tile + number * grid; t < total; t += skip * grid, number += skip) {
-    Tile tile = tile_of(t + block);
-    if (kTogether) tile.row += group * kTile;  // this group's part
+    const Tile tile = tile_of(t);
     const auto [alpha, beta] = load_pair(scalars + tile.matrix * shape.scalars_stride);
-    // A warp has 16 rows of each half of the tile; 16 lanes with 16 bytes each are a row of C.
+    // A warpgroup's part has two halves of 64 x 128, one below the other or, together, beside it.
+    const auto row_of = [&](int half) { return tile.row + block * Stages::kRows + (kTogether ? group : half) * 64; };
+    const auto column_of = [&](int half) { return tile.column + (kTogether ? half * kStrip : 0); };
+    // A warp has 16 rows of each half; 16 lanes with 16 bytes each are a row of C.
     const auto load_c = [&](uint4(&v)[8], int half) {
 #pragma unroll
       for (int r = 0; r < 8; ++r) {
-        const int row = tile.row + half * 64 + warp * 16 + 2 * r + lane / 16;
-        const int column = tile.column + lane % 16 * 8;
+        const int row = row_of(half) + warp * 16 + 2 * r + lane / 16;
+        const int column = column_of(half) + lane % 16 * 8;
         const bool inside = row < shape.rows && column < shape.columns;
         v[r] =
             inside ? load_global(c + tile.matrix * shape.c_stride + row * shape.c_pitch + column) : uint4{0, 0, 0, 0};
@@ -209,17 +200,21 @@ __global__ void __launch_bounds__(kThreads, 1)
       barrier_wait(full(stage), parity);
       if (!kTogether && s + 1 == steps && elected) barrier_arrive(turn(1 - group));
       const uint32_t stage_base = base + stage * kStageBytes;
-      const uint32_t a = stage_base + (kTogether ? group * 2 * kBoxBytes : 0);
+      const uint32_t a = stage_base + (kTogether ? group * kBoxBytes : 0);
       const uint32_t b = stage_base + Stages::kABytes;
       multiply_fence();
 #pragma unroll
       for (int k = 0; k < kDepth / 16; ++k) {
         const uint64_t b_tile = kAcrossB ? tile_across(b + k * 2048) : tile_along(b + k * 32);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint32_t a_half = a + half * kBoxBytes;
-          const uint64_t a_tile = kAcrossA ? tile_across(a_half + k * 2048) : tile_along(a_half + k * 32);
-          multiply_add<T, kAcrossA, kAcrossB>(sums[half], a_tile, b_tile, s == 0 && k == 0);
+        const auto a_tile = [&](uint32_t at) {
+          return kAcrossA ? tile_across(at + k * 2048) : tile_along(at + k * 32);
+        };
+        const bool first = s == 0 && k == 0;
+        if constexpr (kTogether) {
+          multiply_add<T, kAcrossA, kAcrossB>(sums[0], sums[1], a_tile(a), b_tile, first);
+        } else {
+          multiply_add<T, kAcrossA, kAcrossB>(sums[0], a_tile(a), b_tile, first);
+          multiply_add<T, kAcrossA, kAcrossB>(sums[1], a_tile(a + kBoxBytes), b_tile, first);
         }
       }
       multiply_commit();
@@ -238,8 +233,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = tile.row + half * 64;
-      if (kSymmetric && tile.column > row + 63) continue;  // above the diagonal
+      const int row = row_of(half);
+      const int column = column_of(half);
+      if (kTogether && (row >= shape.rows || column >= shape.columns)) continue;
+      if (kSymmetric && column > row + 63) continue;  // above the diagonal
       // With two buffers: strips in the first and mirror images in the second, or in turn where there are none. Whoever
       // issues stores leaves as many groups behind in every half.
       const uint32_t out = part + (kTwo && !kSymmetric ? half * kStagingBytes : 0);
@@ -271,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         return Quad{{pack<T>(v[0], v[1]), pack<T>(v[2], v[3]), pack<T>(v[4], v[5]), pack<T>(v[6], v[7])}};
       };
       float squares[2] = {0, 0};
-      const int columns_left = shape.columns - tile.column - lane % 4 * 2;
+      const int columns_left = shape.columns - column - lane % 4 * 2;
 #pragma unroll
       for (int q = 0; q < 16; q += 2) {
         const uint32_t at = staged(warp * 16 + lane % 16, q + lane / 16);
@@ -294,9 +291,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
           for (int i = 0; i < 4; ++i) {  // a lane's pairs: of its row and of the one 8 further, of octet q and the next
             const float2 pair = unpack<T>(rounded.v[i]);
-            const int column = (q + i / 2) * 8;
-            squares[i % 2] += column < columns_left ? pair.x * pair.x : 0;
-            squares[i % 2] += column + 1 < columns_left ? pair.y * pair.y : 0;
+            const int at_column = (q + i / 2) * 8;
+            squares[i % 2] += at_column < columns_left ? pair.x * pair.x : 0;
+            squares[i % 2] += at_column + 1 < columns_left ? pair.y * pair.y : 0;
           }
         }
       }
@@ -306,14 +303,15 @@ __global__ void __launch_bounds__(kThreads, 1)
           squares[i] += __shfl_xor_sync(0xffffffff, squares[i], 1);
           squares[i] += __shfl_xor_sync(0xffffffff, squares[i], 2);
           const int of_row = row + warp * 16 + lane / 4 + 8 * i;
-          const int64_t sum = static_cast<int64_t>(tile.matrix) * shape.tiles.across + tile.column / kTile;
+          const int strips = (shape.columns + kStrip - 1) / kStrip;
+          const int64_t sum = static_cast<int64_t>(tile.matrix) * strips + column / kStrip;
           if (lane % 4 == 0 && of_row < shape.rows) extra.squares[sum * shape.rows + of_row] = squares[i];
         }
       }
       // Rounding makes a product of symmetric matrices a little asymmetric, which the next steps would magnify: what is
       // above the diagonal is a copy of what is below, also within the 64 x 64 that it runs through.
-      const int to_diagonal = row - tile.column;  // 0 or 64, or else all is below it
-      const bool below = to_diagonal >= kTile;
+      const int to_diagonal = row - column;  // 0 or 64, or else all is below it
+      const bool below = to_diagonal >= kStrip;
       if (kSymmetric && !below) {
         warpgroup_sync(1 + group);
         const auto place = [&](int i, int j) { return staged(i, (to_diagonal + j) / 8) + j % 8 * kHalfBytes; };
@@ -336,9 +334,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       const auto store_strip = [&](const CUtensorMap& map) {
         const uint32_t strip = out + warp * 16 * 128;
-        store_box(map, strip, tile.column, row + warp * 16, tile.matrix);
+        store_box(map, strip, column, row + warp * 16, tile.matrix);
         if (kSymmetric && to_diagonal == 0) return;  // the rest is above
-        store_box(map, strip + kBoxBytes, tile.column + 64, row + warp * 16, tile.matrix);
+        store_box(map, strip + kBoxBytes, column + 64, row + warp * 16, tile.matrix);
       };
       if (lane == 0) {
         store_strip(d_strip_map);
@@ -350,9 +348,9 @@ __global__ void __launch_bounds__(kThreads, 1)
           if (lane == 0) stores_read();
           __syncwarp();
           const int strip_row = warp * 16 + lane;
-          const int column = row + strip_row - tile.column;
-          if (lane < 16 && column >= 0 && column < kTile) {
-            const uint32_t at = staged(strip_row, column / 8) - base + column % 8 * kHalfBytes;
+          const int on_diagonal = to_diagonal + strip_row;  // its column in the strip
+          if (lane < 16 && on_diagonal < kStrip) {
+            const uint32_t at = staged(strip_row, on_diagonal / 8) - base + on_diagonal % 8 * kHalfBytes;
             T* const diagonal = reinterpret_cast<T*>(memory + at);
             *diagonal = static_cast<T>(static_cast<float>(*diagonal) + extra.identity->beta);
           }
@@ -371,18 +369,18 @@ __global__ void __launch_bounds__(kThreads, 1)
         warpgroup_sync(1 + group);
 #pragma unroll
         for (int q = 0; q < 16; q += 2) {
-          const int column = (q + lane / 16) * 8 + lane % 8;
+          const int image_row = (q + lane / 16) * 8 + lane % 8;
           const int octet = warp * 2 + lane / 8 % 2;
-          store_quad_transposed(mirrored + column * 128 + (octet ^ (column & 7)) * 16, quad(q));
+          store_quad_transposed(mirrored + image_row * 128 + (octet ^ (image_row & 7)) * 16, quad(q));
         }
         publish();
         warpgroup_sync(1 + group);
         if (elected) {
-          store_box(d_map, mirrored, row, tile.column, tile.matrix);
-          if (below) store_box(d_map, mirrored + kBoxBytes, row, tile.column + 64, tile.matrix);
+          store_box(d_map, mirrored, row, column, tile.matrix);
+          if (below) store_box(d_map, mirrored + kBoxBytes, row, column + 64, tile.matrix);
           if (kExtra == Extra::kIdentity) {
-            store_box(extra_map, mirrored, row, tile.column, tile.matrix);
-            if (below) store_box(extra_map, mirrored + kBoxBytes, row, tile.column + 64, tile.matrix);
+            store_box(extra_map, mirrored, row, column, tile.matrix);
+            if (below) store_box(extra_map, mirrored + kBoxBytes, row, column + 64, tile.matrix);
           }
         }
       }

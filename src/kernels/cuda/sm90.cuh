@@ -85,33 +85,52 @@ __device__ inline uint64_t tile_across(uint32_t address) {
   return uint64_t{(address & 0x3FFFF) >> 4} | uint64_t{8192 >> 4} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
-// d += a b for a of 64 x 16 and b of 16 x 128; d = a b if `first`.
-#define MUSTER_WGMMA(TYPE)                                                                                           \
-  asm volatile(                                                                                                      \
-      "{\n.reg .pred more;\nsetp.eq.b32 more, %66, 0;\n"                                                             \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE                                                   \
-      " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28," \
-      "%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55," \
-      "%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, more, 1, 1, %67, %68;\n}"                                         \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),  \
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),       \
-        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),      \
-        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),      \
-        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),      \
-        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),      \
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),      \
-        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])                    \
-      : "l"(a), "l"(b), "r"(static_cast<int>(first)), "n"(static_cast<int>(kAcrossA)),                               \
-        "n"(static_cast<int>(kAcrossB)))
+// d += a b for a of 64 x 16 and b of 16 x 128, or of 16 x 256 and d in two halves; d = a b if `first`.
+#define MUSTER_8(d, i)                                                                                        \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define MUSTER_64(d)                                                                                                   \
+  MUSTER_8(d, 0), MUSTER_8(d, 8), MUSTER_8(d, 16), MUSTER_8(d, 24), MUSTER_8(d, 32), MUSTER_8(d, 40), MUSTER_8(d, 48), \
+      MUSTER_8(d, 56)
+#define MUSTER_WGMMA(TYPE, N, REGISTERS, FIRST, A, B, ACROSS_A, ACROSS_B, ...)                                       \
+  asm volatile("{\n.reg .pred more;\nsetp.eq.b32 more, " FIRST ", 0;\nwgmma.mma_async.sync.aligned.m64n" N           \
+               "k16.f32." TYPE "." TYPE " {" REGISTERS "}, " A ", " B ", more, 1, 1, " ACROSS_A ", " ACROSS_B ";\n}" \
+               : __VA_ARGS__                                                                                         \
+               : "l"(a), "l"(b), "r"(static_cast<int>(first)), "n"(static_cast<int>(kAcrossA)),                      \
+                 "n"(static_cast<int>(kAcrossB)))
+#define MUSTER_REGISTERS_64                                                                                          \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"   \
+  "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57," \
+  "%58,%59,%60,%61,%62,%63"
+#define MUSTER_REGISTERS_128                                                                                         \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"   \
+  "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57," \
+  "%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85," \
+  "%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,"  \
+  "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 template <typename T, bool kAcrossA, bool kAcrossB>
 __device__ inline void multiply_add(float (&d)[64], uint64_t a, uint64_t b, bool first) {
   if constexpr (std::is_same_v<T, __half>) {
-    MUSTER_WGMMA("f16");
+    MUSTER_WGMMA("f16", "128", MUSTER_REGISTERS_64, "%66", "%64", "%65", "%67", "%68", MUSTER_64(d));
   } else {
-    MUSTER_WGMMA("bf16");
+    MUSTER_WGMMA("bf16", "128", MUSTER_REGISTERS_64, "%66", "%64", "%65", "%67", "%68", MUSTER_64(d));
   }
 }
+template <typename T, bool kAcrossA, bool kAcrossB>
+__device__ inline void multiply_add(float (&d)[64], float (&e)[64], uint64_t a, uint64_t b, bool first) {
+  if constexpr (std::is_same_v<T, __half>) {
+    MUSTER_WGMMA("f16", "256", MUSTER_REGISTERS_128, "%130", "%128", "%129", "%131", "%132", MUSTER_64(d),
+                 MUSTER_64(e));
+  } else {
+    MUSTER_WGMMA("bf16", "256", MUSTER_REGISTERS_128, "%130", "%128", "%129", "%131", "%132", MUSTER_64(d),
+                 MUSTER_64(e));
+  }
+}
+#undef MUSTER_REGISTERS_128
+#undef MUSTER_REGISTERS_64
 #undef MUSTER_WGMMA
+#undef MUSTER_64
+#undef MUSTER_8
 __device__ inline void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
