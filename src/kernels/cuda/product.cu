@@ -79,6 +79,7 @@ void launch_as(const Product& p, cudaStream_t stream) {
   shape.rows = static_cast<int>(p.d.rows);
   shape.columns = static_cast<int>(p.d.columns);
   shape.batch = static_cast<int>(p.batch);
+  shape.same = p.a.data == p.b.data && p.a.pitch == p.b.pitch && p.a.stride == p.b.stride;
   shape.tiles = tiles_in(p);
   shape.c_pitch = p.c.pitch;
   shape.c_stride = p.c.stride;

@@ -39,6 +39,7 @@ struct Shape {
   int rows;
   int columns;
   int batch;
+  bool same;  // A and B are one
   Tiles tiles;
   int64_t c_pitch;
   int64_t c_stride;
@@ -56,19 +57,6 @@ struct ExtraOutput {
   const Scalars* identity;
   float* squares;
 };
-
-// Above the diagonal of a block of 64 x 64, the 2 x 2 that thread t of 128 writes: visit(row, column of the first).
-template <typename Visit>
-__device__ void for_each_above(int t, Visit visit) {
-  const int first = t / 8;  // of 32 rows of such; with another one it has 31
-#pragma unroll 2
-  for (int k = t % 8; k < 31; k += 8) {
-    const int beyond = k - (31 - first);
-    const int row = beyond < 0 ? first : 31 - first;
-    const int column = beyond < 0 ? first + 1 + k : 32 - first + beyond;
-    visit(2 * row, 2 * column);
-  }
-}
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 #define MUSTER_SM90 1
@@ -112,6 +100,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int first_tile = static_cast<int>(blockIdx.x) / kCluster;
   const int grid = static_cast<int>(gridDim.x) / kCluster;
   const auto tile_of = [&](int number) { return tile_at<kSymmetric, Stages::kSide>(number, shape.tiles); };
+  // Its rows of A are the columns of B that this block loads.
+  const auto loaded_once = [&](const Tile& tile) { return kSymmetric && shape.same && tile.row == tile.column; };
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x != 0) return;
@@ -122,21 +112,21 @@ __global__ void __launch_bounds__(kThreads, 1)
       const Tile tile = next;
       const int row = tile.row + block * Stages::kRows;
       const int column = tile.column + block * kStrip;
+      const bool once = loaded_once(tile);
       const auto load_b = [&](uint32_t to, int x, int y) {
         kCluster > 1 ? load_box_for_both(to, b_map, full(stage), x, y, tile.matrix)
                      : load_box(to, b_map, full(stage), x, y, tile.matrix);
       };
       for (int s = 0; s < steps; ++s) {
         barrier_wait(empty(stage), parity);
-        barrier_expect(full(stage), kStageBytes);
+        barrier_expect(full(stage), once ? kStageBytes - Stages::kABytes : kStageBytes);
         const uint32_t a = base + stage * kStageBytes;
         const uint32_t b = a + Stages::kABytes + block * 2 * kBoxBytes;
-        if constexpr (kAcrossA) {
+        if (!once && kAcrossA) {
           load_box(a, a_map, full(stage), row, s * kDepth, tile.matrix);
           load_box(a + kBoxBytes, a_map, full(stage), row + 64, s * kDepth, tile.matrix);
-        } else {
-          load_box(a, a_map, full(stage), s * kDepth, row, tile.matrix);
         }
+        if (!once && !kAcrossA) load_box(a, a_map, full(stage), s * kDepth, row, tile.matrix);
         if constexpr (kAcrossB) {
           load_b(b, column, s * kDepth);
           load_b(b + kBoxBytes, column + 64, s * kDepth);
@@ -193,15 +183,16 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     // The other group has waited for all its stages: those that follow are this group's.
     if (!kTogether) barrier_wait(turn(group), (number / 2 + 1 + group) & 1);
-    const int64_t before = static_cast<int64_t>(number) * steps;
-    int stage = static_cast<int>(before % kStages);
-    uint32_t parity = static_cast<uint32_t>(before / kStages & 1);
+    const int before = number * steps;
+    int stage = before % kStages;
+    uint32_t parity = before / kStages & 1;
+    const uint32_t b_at = Stages::kABytes;
+    const uint32_t a_at = (loaded_once(tile) ? b_at + block * 2 * kBoxBytes : 0) + (kTogether ? group * kBoxBytes : 0);
     for (int s = 0; s < steps; ++s) {
       barrier_wait(full(stage), parity);
       if (!kTogether && s + 1 == steps && elected) barrier_arrive(turn(1 - group));
-      const uint32_t stage_base = base + stage * kStageBytes;
-      const uint32_t a = stage_base + (kTogether ? group * kBoxBytes : 0);
-      const uint32_t b = stage_base + Stages::kABytes;
+      const uint32_t a = base + stage * kStageBytes + a_at;
+      const uint32_t b = base + stage * kStageBytes + b_at;
       multiply_fence();
 #pragma unroll
       for (int k = 0; k < kDepth / 16; ++k) {
@@ -314,17 +305,17 @@ __global__ void __launch_bounds__(kThreads, 1)
       const bool below = to_diagonal >= kStrip;
       if (kSymmetric && !below) {
         warpgroup_sync(1 + group);
-        const auto place = [&](int i, int j) { return staged(i, (to_diagonal + j) / 8) + j % 8 * kHalfBytes; };
-        for_each_above(static_cast<int>(threadIdx.x) % 128, [&](int i, int j) {
-          const uint32_t even = load_word(place(j, i));
-          const uint32_t odd = load_word(place(j + 1, i));
-          store_word(place(i, j), __byte_perm(even, odd, 0x5410));
-          store_word(place(i + 1, j), __byte_perm(even, odd, 0x7632));
-        });
-        if (warp == 0) {
-          const uint32_t low = load_word(place(2 * lane + 1, 2 * lane));
-          const uint32_t high = load_word(place(2 * lane, 2 * lane));
-          store_word(place(2 * lane, 2 * lane), __byte_perm(high, low, 0x5410));
+#pragma unroll
+        for (int q = 0; q < 16; q += 2) {
+          const Quad all = quad(q);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {  // blocks of 8 x 8
+            const int down = warp * 2 + i % 2;
+            const int across = q + i / 2 - to_diagonal / 8;
+            const auto place = [&](int r, int c) { return staged(r * 8 + lane % 8, to_diagonal / 8 + c); };
+            if (across >= 0 && across < down) store_block_transposed(place(across, down), all.v[i]);
+            if (across == down) store_block(place(down, down), mirrored_up(all.v[i], lane));
+          }
         }
         publish();
         warpgroup_sync(1 + group);

@@ -152,6 +152,19 @@ __device__ inline void store_quad_transposed(uint32_t at, const Quad& q) {
                "r"(q.v[1]), "r"(q.v[2]), "r"(q.v[3])
                : "memory");
 }
+__device__ inline void store_block(uint32_t at, uint32_t v) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" ::"r"(at), "r"(v) : "memory");
+}
+__device__ inline void store_block_transposed(uint32_t at, uint32_t v) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(at), "r"(v) : "memory");
+}
+// A block of 8 x 8 with what is below its diagonal above it, too.
+__device__ inline uint32_t mirrored_up(uint32_t v, int lane) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(v));
+  const int right = lane % 4 * 2 - lane / 4;  // of the diagonal, a lane's first of two elements
+  return __byte_perm(v, transposed, right > 0 ? 0x7654 : right == 0 ? 0x7610 : 0x3210);
+}
 __device__ inline Quad load_quad(uint32_t at) {
   Quad q;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -171,14 +184,6 @@ __device__ inline float2 load_pair(const void* p) {
   float2 v;
   asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p));
   return v;
-}
-__device__ inline uint32_t load_word(uint32_t at) {
-  uint32_t v;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-  return v;
-}
-__device__ inline void store_word(uint32_t at, uint32_t v) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 __device__ inline void store_shared(uint32_t at, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");

@@ -115,7 +115,7 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
       }
     }
     const DeviceVector<uint16_t> a_device(a.bits);
-    const DeviceVector<uint16_t> b_device(b.bits);
+    const DeviceVector<uint16_t> other_device(other.bits);
     const DeviceVector<uint16_t> c_device(addend.bits);
     const DeviceVector<uint16_t> d_device(addend.bits.size());
     const DeviceVector<uint16_t> alone_device(addend.bits.size());
@@ -132,7 +132,7 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
     p.a = a.shape;
     p.a.data = a_device.data();
     p.b = b.shape;
-    p.b.data = b_device.data();
+    p.b.data = c.symmetric ? a_device.data() : other_device.data();
     if (c.beta) {
       p.c = addend.shape;
       p.c.data = c_device.data();
