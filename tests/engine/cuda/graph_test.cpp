@@ -29,6 +29,20 @@ test::RankMemory run(test::Training t, bool graph) {
   return test::train(t)[0];
 }
 
+#ifndef MUSTER_TEST_HOST_STREAM
+TEST_F(Graph, IsReplayedFromTheThirdStepOn) {
+  test::Training t = test::mixed_training(1);
+  t.steps = 5;
+  const auto replayed = [](const test::RankMemory& memory) {
+    std::vector<bool> out;
+    for (const StepStats& stats : memory.stats) out.push_back(stats.replayed);
+    return out;
+  };
+  EXPECT_EQ(replayed(run(t, true)), (std::vector<bool>{false, false, true, true, true}));
+  EXPECT_EQ(replayed(run(t, false)), std::vector<bool>(5, false));
+}
+#endif
+
 void expect_alike(const test::Training& t) { EXPECT_EQ(difference(t, run(t, true), run(t, false)), ""); }
 
 // Gradients are elsewhere in every step as it is.
