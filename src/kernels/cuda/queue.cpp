@@ -108,7 +108,7 @@ const std::byte* Queue::put_bytes(const void* data, int64_t bytes) {
     idle_puts_ = true;
   } else if (mode_ == Mode::kEager && at_ + bytes > capacity_) {  // a step in parts, which no probe has measured
     reserve(2 * (capacity_ + bytes));
-    at_ = 0;
+    spilled_ += std::exchange(at_, 0);
   }
   const int64_t at = at_;
   at_ += (bytes + kAlign - 1) / kAlign * kAlign;
@@ -159,6 +159,9 @@ void Queue::begin_step(bool record) {
 
 void Queue::begin_parts() {
   take_slot();
+  if (spilled_ > capacity_)
+    reserve(2 * spilled_);  // here, and not between parts, where allocating might wait for peers
+  spilled_ = 0;
   mode_ = Mode::kEager;
   start_over();
 }
@@ -207,6 +210,7 @@ bool Queue::end_step() {
   }
   check(cudaEventRecord(slot.done, main_), "step");
   if (caller_) check(cudaStreamWaitEvent(*caller_, slot.done, 0), "caller's stream");
+  if (spilled_ > 0) spilled_ += at_;
   at_ = capacity_;  // whatever comes between steps waits for this one first
   return true;
 }

@@ -139,6 +139,7 @@ class Queue {
 
   int64_t capacity_ = 0;
   int64_t at_ = 0;
+  int64_t spilled_ = 0;  // what a step in parts has put, if its table was too small
   std::byte* device_ = nullptr;
   Slot slots_[kInFlight];
   std::vector<std::byte*> retired_;         // pinned tables that copies may still read

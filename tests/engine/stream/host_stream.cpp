@@ -117,6 +117,7 @@ class HostStream final : public Kernels, public Stream {
   }
   bool replaying() const override { return mode_ == Mode::kProbe; }
   void forget() override {
+    if (ranges_ != 0) throw Internal("a range that nobody has closed");
     mode_ = Mode::kIdle;
     queue_.wait();
     queue_.forgive();

@@ -185,7 +185,7 @@ TEST_F(QueueSteps, ATableThatIsTooSmallGrows) {
 // Nobody has measured it before: the table grows in the middle of it.
 TEST_F(QueueSteps, AStepInPartsIsCarriedOutAsItComes) {
   Model::Step step{{gradient(0), gradient(1)}};
-  for (const size_t blocks : {4, 3000, 5000, 4}) {
+  for (const size_t blocks : {4, 3000, 5000, 5000, 4}) {
     queue().begin_parts();
     for (size_t part = 0; part < 3; ++part) {
       step = {{gradient(part), gradient(part + 1)}, 0.9, 0.1, blocks};
