@@ -2,7 +2,7 @@
 // were whole where a rank refuses, lacks gradients or is gone.
 #include <atomic>
 #include <limits>
-#include <mutex>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,6 @@ namespace {
 using test::backward;
 using test::errors;
 using test::without_overlap;
-using testing::AnyOf;
 using testing::Each;
 using testing::HasSubstr;
 using OverlapOnDevice = test::OnDevice;
@@ -35,7 +34,8 @@ class OverlapExactOnDevice : public test::OnDevice, public testing::WithParamInt
 TEST_P(OverlapExactOnDevice, GivesTheBitsOfWholeSteps) {
   constexpr int kProblems = 20;
   int planned = 0;
-  int64_t early = 0;
+  int64_t early = 0;  // on several ranks
+  int64_t early_alone = 0;
   for (uint64_t seed = GetParam() * 1000; planned < kProblems; ++seed) {
     const test::RandomCase c = test::random_case(seed);
     if (c.problem.ranks > 6) continue;
@@ -43,13 +43,19 @@ TEST_P(OverlapExactOnDevice, GivesTheBitsOfWholeSteps) {
     test::Training t = on_device(test::random_overlap(seed, c));
     t.steps = 4;
     const std::vector<test::RankMemory> ranks = test::train(t);
-    for (const test::RankMemory& rank : ranks) {
-      for (const StepStats& stats : rank.stats) early += stats.early_waves;
-    }
     const test::RankMemory one = test::train(test::on_one_rank(without_overlap(t)))[0];
+    test::Training lonely = test::on_one_rank(t);
+    lonely.options.plan = t.options.plan;
+    const test::RankMemory alone = test::train(lonely)[0];
+    for (const test::RankMemory& rank : ranks) {
+      for (const StepStats& stats : rank.stats) early += ranks.size() > 1 ? stats.early_waves : 0;
+    }
+    for (const StepStats& stats : alone.stats) early_alone += stats.early_waves;
     ASSERT_EQ(test::difference(c.problem, ranks, one), "") << "seed " << seed;
+    ASSERT_EQ(test::difference(c.problem, alone, one), "") << "seed " << seed;
   }
-  EXPECT_GT(early, test::kStreamed ? 100 : 0);
+  EXPECT_GT(early_alone, 20);
+  EXPECT_GT(early, test::kStreamed ? 100 : -1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Random, OverlapExactOnDevice, testing::Range(uint64_t{0}, uint64_t{5}));
@@ -114,39 +120,33 @@ struct Memory {
 // soon as step() returns, and gradients that are overwritten then.
 TEST_F(OverlapOnDevice, KeepsTheOrderOfTheCallersStreams) {
   const test::Training t = chain(1);
-  const auto communicators = make_local_communicators(2);
   Memory expected(t.problem);
   Memory mine(t.problem);
-  std::vector<void*> read;
-  for (int i = 0; i < 7; ++i)
-    read.push_back(mine.copies.upload(*std::make_unique<std::vector<std::byte>>(Memory::kBytes)));
+  Memory read(t.problem);
   test::CallerStream streams[2];
-  {
-    const auto one = make_local_communicators(1);
-    Optimizer whole(t.problem, without_overlap(t).options, *one[0], expected.weights);
-    Optimizer optimizer(t.problem, t.options, *one[0], mine.weights);
-    for (int step = 0; step < 3; ++step) {
-      whole.step(expected.good);
-      whole.synchronize();
-      optimizer.begin_step();
-      for (const int32_t p : backward(7)) {
-        test::CallerStream& stream = streams[p % 2];
-        stream.copy(mine.late[p], mine.good[p], Memory::kBytes);
-        optimizer.follow(stream.handle());
-        optimizer.ready(p, mine.late[p]);
-      }
-      streams[0].wait();
-      optimizer.follow(streams[1].handle());
-      EXPECT_EQ(optimizer.step(mine.late).early_waves, 3);
-      for (int p = 0; p < 7; ++p) {
-        streams[1].fill(mine.late[p], 0xff, Memory::kBytes);
-        streams[1].copy(read[p], mine.weights[p].weight, Memory::kBytes);
-      }
-      streams[1].wait();
-      for (int p = 0; p < 7; ++p) EXPECT_EQ(mine.read(read[p]), expected.read(expected.weights[p].weight)) << p;
+  const auto communicators = make_local_communicators(1);
+  Optimizer whole(t.problem, without_overlap(t).options, *communicators[0], expected.weights);
+  Optimizer optimizer(t.problem, t.options, *communicators[0], mine.weights);
+  for (int step = 0; step < 3; ++step) {
+    whole.step(expected.good);
+    whole.synchronize();
+    optimizer.begin_step();
+    for (const int32_t p : backward(7)) {
+      test::CallerStream& stream = streams[p % 2];
+      stream.copy(mine.late[p], mine.good[p], Memory::kBytes);
+      optimizer.follow(stream.handle());
+      optimizer.ready(p, mine.late[p]);
     }
-    optimizer.synchronize();
+    optimizer.follow(streams[1].handle());
+    EXPECT_EQ(optimizer.step(mine.late).early_waves, 3);
+    for (int p = 0; p < 7; ++p) {
+      streams[1].fill(mine.late[p], 0xff, Memory::kBytes);
+      streams[1].copy(read.late[p], mine.weights[p].weight, Memory::kBytes);
+    }
+    streams[1].wait();
+    for (int p = 0; p < 7; ++p) EXPECT_EQ(read.read(read.late[p]), expected.read(expected.weights[p].weight)) << p;
   }
+  optimizer.synchronize();
 }
 
 TEST_F(OverlapOnDevice, ATraceHasAllWaves) {
@@ -266,11 +266,9 @@ TEST_F(OverlapOnDevice, BreaksOffOnAllRanksWhereOneRefusesLate) {
 // After a state was loaded the same ranks go on, over the same communicator.
 TEST_F(OverlapOnDevice, GoesOnWithAnImportedStateAfterItBrokeOff) {
   test::Training t = chain(test::kStreamed ? 2 : 1);
-  std::vector<std::vector<StateTensor>> before(2);
-  test::Training spoilt = t;
-  spoilt.steps = 2;
+  t.steps = 2;
   std::atomic<int> next = 0;
-  spoilt.after = [&](Optimizer& optimizer) {
+  t.after = [&](Optimizer& optimizer) {
     const bool refuses = next++ == 0;
     std::vector<StateTensor> state;
     for (const StateInfo& info : optimizer.state()) state.push_back(optimizer.export_state(info.name));
@@ -295,7 +293,7 @@ TEST_F(OverlapOnDevice, GoesOnWithAnImportedStateAfterItBrokeOff) {
     EXPECT_EQ(optimizer.step(gradients).step, 3);
     EXPECT_NO_THROW(optimizer.synchronize());
   };
-  EXPECT_THAT(errors(test::train(spoilt)), Each(""));
+  EXPECT_THAT(errors(test::train(t)), Each(""));
 }
 
 // Replicas of which one lacks a gradient that the others have used.
