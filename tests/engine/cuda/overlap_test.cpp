@@ -88,6 +88,15 @@ TEST_F(OverlapOnDevice, RanksThatGoDifferentWaysDoNotWaitForEachOther) {
   for (const StepStats& stats : ranks[2].stats) EXPECT_EQ(stats.early_waves, 0);
 }
 
+// Messages there would make ready() wait.
+TEST_F(OverlapOnDevice, ThroughHostMemoryNothingBeginsBeforeStep) {
+  test::Training t = chain(3);
+  t.tamper = nullptr;
+  const std::vector<test::RankMemory> ranks = test::train(t);
+  EXPECT_EQ(test::difference(t.problem, ranks, test::train(test::on_one_rank(without_overlap(t)))[0]), "");
+  for (const StepStats& stats : ranks[0].stats) EXPECT_EQ(stats.early_waves, 0);
+}
+
 // A rank's memory for a step of its own.
 struct Memory {
   explicit Memory(const Problem& problem) {
