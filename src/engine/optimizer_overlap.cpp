@@ -1,5 +1,4 @@
 // Steps of an optimizer that begin before all gradients are there.
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -43,6 +42,7 @@ void Optimizer::Impl::ready(int32_t parameter, void* gradient) {
   or_break(what, [&] {
     kernels::Stream* const stream = kernels_->stream();
     if (stream == nullptr) return overlap_->advance();
+    if (gradient == nullptr) return;    // what was enqueued goes on by itself
     const kernels::Part part(*stream);  // also where no wave can start: one that does later waits for this gradient
     if (!overlap_->can_advance()) return;
     const kernels::Range range(*stream, what);
