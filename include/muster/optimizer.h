@@ -53,8 +53,8 @@ struct OptimizerOptions {
   uint64_t seed = 0;  // of stochastic rounding
   Device device{};
   // Waves may start before step(), as gradients come: begin_step() and ready(). The plan's `order` says how they come,
-  // and AdamW and Lion go last. On the CPU only, and without what needs all gradients first: clipping, norms, policies
-  // for non-finite ones, a scale of the gradients.
+  // and AdamW and Lion go last. Without what needs all gradients first: clipping, norms, policies for non-finite ones,
+  // a scale of the gradients.
   bool overlap = false;
   bool graph = true;  // on a device: record a step once and replay it; false: for whoever looks for an error
 };
@@ -110,6 +110,7 @@ struct StepStats {
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   int64_t kernels = 0;                       // calls; on a device, launches
+  bool replayed = false;                     // on a device: recorded before, and started all at once
   int64_t early_waves = 0;                   // begun before step() was called
   std::vector<ParameterStats> parameters{};  // on request; zeros if the step was skipped
 
@@ -167,12 +168,17 @@ class Optimizer {
   // made all the same. Norms, a trace and NonFinite::kError make it wait.
   const StepStats& step(std::span<void* const> gradients, const StepOptions& options = {});
   // With OptimizerOptions::overlap: a step begins with the first gradient, and step() ends it. Hyperparameters are as
-  // they are here, until then. `options` as for step().
+  // they are here, until then. `options` as for step(). On a device it waits for the end of the step before.
   void begin_step(const StepOptions& options = {});
   // This gradient is there, for good: it stays as it is, where it is, until step() returns. Each at most once a step,
   // in any order, on this rank alone; step() is given all of them again, and those that were not ready. A wave whose
   // gradients are all ready starts when its turn comes; so weights change from now on. Never waits for another rank.
   // What others refuse, step() throws. Null: nothing new, but what has begun goes on as far as it can.
+  //
+  // On a device it is there when what Device::stream was given so far is done; follow() says where, if it is not always
+  // one stream. A wave is enqueued beside that stream, which waits for all of them in step(). Weights are in between if
+  // a rank refuses the step after a wave has begun; ranks that hear of it later throw from synchronize() or what they
+  // call next.
   void ready(int32_t parameter, void* gradient);
   // The norm that step() would clip by.
   double grad_norm(std::span<void* const> gradients, double grad_scale = 1);

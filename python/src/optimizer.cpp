@@ -79,6 +79,7 @@ nb::dict stats(const StepStats& stats) {
   out["bytes_sent"] = stats.bytes_sent;
   out["bytes_received"] = stats.bytes_received;
   out["kernels"] = stats.kernels;
+  out["replayed"] = stats.replayed;
   out["early_waves"] = stats.early_waves;
   nb::list parameters;
   for (const ParameterStats& p : stats.parameters) parameters.append(nb::make_tuple(p.grad_norm, p.update_rms));

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
+from test_overlap import _Model, _train
+from test_overlap import _optimizer as _in_waves
 from torch import nn
 
 import muster.torch
+from muster.torch import timeline as engine_timeline
 
 
 def _optimizer() -> tuple[nn.Parameter, muster.torch.NorMuon]:
@@ -64,6 +68,31 @@ def test_a_profile_has_the_steps_made_in_it(tmp_path: Path) -> None:
     _assert_nested(outer)
     names = [event["name"] for event in _slices(tmp_path / "inner.json") if event["cat"] == "muster step"]
     assert names == ["NorMuon step 3"]
+
+
+def test_a_step_in_backward_is_recorded_from_its_first_wave_on(tmp_path: Path) -> None:
+    """It used to go by what the step before had been told: the first had no waves, and the one after the last had."""
+    model = _Model()
+    optimizer = _in_waves(model, overlap=True)
+    _train(model, optimizer, range(2))
+    with muster.torch.profile(tmp_path / "waves.json"):
+        assert _train(model, optimizer, range(2, 3)) == [2]
+    _train(model, optimizer, range(3, 4))
+    assert not optimizer._engine.trace()
+    compute = [event for event in _slices(tmp_path / "waves.json") if event["name"].startswith("orthogonalize")]
+    assert {event["args"]["wave"] for event in compute} == {0, 1, 2}
+
+
+def test_what_a_device_computes_at_once_is_on_different_tracks(tmp_path: Path) -> None:
+    begin = time.monotonic_ns()
+    spans = [(0, 90), (10, 60), (50, 100), (90, 110)]
+    with muster.torch.profile(tmp_path / "lanes.json"):
+        engine_timeline.record(
+            "step", begin, [("work", False, 0, begin + a * 1000, begin + b * 1000, 0) for a, b in spans]
+        )
+    events = _slices(tmp_path / "lanes.json")
+    _assert_nested(events)
+    assert len({event["tid"] for event in events}) == 3
 
 
 def test_it_lines_up_with_torch_profiler(tmp_path: Path) -> None:

@@ -38,10 +38,11 @@ Control::Control(const Problem& problem, const Holdings& holdings, std::span<con
   if (stream_ == nullptr) return;
   const size_t parameters = problem.parameters.size();
   const size_t words = layout_.words + parameters + parameters * SumOfSquares::kWords;
-  memory_of_answers_ = {
-      kernels, static_cast<int64_t>(sizeof(kernels::Verdict) + words * sizeof(int64_t) + parameters * sizeof(int32_t))};
+  memory_of_answers_ = {kernels, static_cast<int64_t>(2 * sizeof(kernels::Verdict) + words * sizeof(int64_t) +
+                                                      parameters * sizeof(int32_t))};
   verdict_ = memory_of_answers_.as<kernels::Verdict>();
-  words_ = reinterpret_cast<int64_t*>(verdict_ + 1);
+  first_ = verdict_ + 1;
+  words_ = reinterpret_cast<int64_t*>(first_ + 1);
   bad_ = words_ + layout_.words;
   squares_ = bad_ + parameters;
   active_ = reinterpret_cast<int32_t*>(squares_ + parameters * SumOfSquares::kWords);
@@ -184,6 +185,13 @@ void Control::enqueue(Gradients gradients, const StepOptions& options, int64_t n
   stream_->clip(squares_, static_cast<int64_t>(sums), options.grad_scale, options.max_grad_norm, verdict_);
 }
 
+void Control::enqueue(const Ballots& ballots, int64_t number, size_t wave, size_t waves, const Executor::Link& link) {
+  stream_->put(words_, ballots.words);
+  reduce(words_, layout_.words, number, fmt::format("agreement {}", wave), link);
+  stream_->decide(words_, static_cast<int64_t>(layout_.zeros), words_ + layout_.present,
+                  {active_, problem_.parameters.size()}, wave == 0 && waves > 1 ? first_ : verdict_);
+}
+
 void Control::end_step(int64_t* updates) {
   stream_->count({active_, problem_.parameters.size()}, updates);
   send();
@@ -197,7 +205,7 @@ Control::Outcome Control::read(std::span<const std::byte> sent, const StepOption
   kernels::Verdict verdict;
   std::memcpy(&verdict, sent.data(), sizeof verdict);
   std::vector<int64_t> words(layout_.words + problem_.parameters.size());
-  std::memcpy(words.data(), sent.data() + sizeof verdict, words.size() * sizeof(int64_t));
+  std::memcpy(words.data(), sent.data() + 2 * sizeof verdict, words.size() * sizeof(int64_t));
   const StepQuestion asked{problem_, holdings_, memory_, groups_, number, 0, 1};
   count(asked, std::span(words).first(layout_.words), {});
   if (verdict.go == 0 && options.non_finite == NonFinite::kError) {
@@ -205,6 +213,12 @@ Control::Outcome Control::read(std::span<const std::byte> sent, const StepOption
   }
   if (verdict.go == 0) return {true, 0, 1};
   return {false, verdict.norm, verdict.clip};
+}
+
+bool Control::begun(std::span<const std::byte> sent) {
+  kernels::Verdict first;
+  std::memcpy(&first, sent.data() + sizeof first, sizeof first);
+  return first.go != 0;
 }
 
 void Control::read_norms(double grad_scale) {

@@ -43,9 +43,12 @@ class Control {
   // The same, enqueued; executor and kernels then go by active() and clip().
   void enqueue(Gradients gradients, const StepOptions& options, int64_t number, const Ballots& ballots,
                const Executor::Link& link);
+  // For one of the waves of a step that starts early: the ballots of those up to it.
+  void enqueue(const Ballots& ballots, int64_t number, size_t wave, size_t waves, const Executor::Link& link);
   void end_step(int64_t* updates);  // counts who took part, and sends the answers to the host
   void send();
   std::vector<bool> by_schedule(int64_t number) const;  // parameters whose turn it is
+  bool on_device() const { return stream_ != nullptr; }
   const int32_t* active() const { return active_; }
   const double* clip() const { return &verdict_->clip; }
 
@@ -56,6 +59,8 @@ class Control {
     double clip = 1;
   };
   Outcome read(std::span<const std::byte> sent, const StepOptions& options, int64_t number) const;
+  // Of a step in waves: the first was agreed upon, and there were others.
+  static bool begun(std::span<const std::byte> sent);
   // Norms of single parameters after a step with parameter_stats; waits.
   void read_norms(double grad_scale);
 
@@ -101,9 +106,10 @@ class Control {
   // On the device, in this order; what is before `squares_` is sent to the host.
   DeviceBytes memory_of_answers_;
   kernels::Verdict* verdict_ = nullptr;
-  int64_t* words_ = nullptr;    // ballots
-  int64_t* bad_ = nullptr;      // not finite, a parameter
-  int64_t* squares_ = nullptr;  // kWords a parameter
+  kernels::Verdict* first_ = nullptr;  // of the first of several waves
+  int64_t* words_ = nullptr;           // ballots
+  int64_t* bad_ = nullptr;             // not finite, a parameter
+  int64_t* squares_ = nullptr;         // kWords a parameter
   int32_t* active_ = nullptr;
 };
 

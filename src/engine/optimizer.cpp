@@ -35,9 +35,6 @@ void Optimizer::Impl::build() {
   for (const Group& group : options_.groups) muster::validate(group);
   agreed_ = options_.groups;
   if (options_.overlap) {
-    if (options_.device.kind != Device::Kind::kCpu) {
-      throw InvalidArgument("overlap: not on a device, which is given a step as a whole to record and replay");
-    }
     if (options_.plan.strategy != Strategy::kGlobal) {
       throw InvalidArgument(
           fmt::format("overlap: strategy {} fixes its own waves; expected global", name(options_.plan.strategy)));
@@ -68,7 +65,6 @@ void Optimizer::Impl::build() {
   control_.emplace(problem_, *holdings_, memory_, options_.groups, *kernels_, *executor_, recorder_,
                    [this](const std::vector<bool>& active) -> const engine::Program& { return program(active); });
   if (!options_.overlap) return;
-  if (kernels_->stream() != nullptr) throw Internal("overlap on a device");
   overlap_.emplace(*catalog_, plan_, *holdings_, options_.groups, *control_, *executor_, recorder_);
 }
 
@@ -104,8 +100,10 @@ const engine::Program& Optimizer::Impl::program(const std::vector<bool>& active)
 
 const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const StepOptions& options) {
   require_whole();
-  if (overlap_) return step_with_overlap(gradients, options);
-  return kernels_->stream() == nullptr ? step_on_host(gradients, options) : step_on_stream(gradients, options);
+  const bool on_host = kernels_->stream() == nullptr;
+  if (!overlap_) return on_host ? step_on_host(gradients, options) : step_on_stream(gradients, options);
+  if (!overlap_->under_way()) begin_step({.trace = options.trace});
+  return on_host ? end_on_host(gradients, options) : end_on_stream(gradients, options);
 }
 
 const StepStats& Optimizer::Impl::step_on_host(std::span<void* const> gradients, const StepOptions& options) {
@@ -137,50 +135,6 @@ const StepStats& Optimizer::Impl::step_on_host(std::span<void* const> gradients,
   return recorder_.last_stats;
 }
 
-void Optimizer::Impl::begin_step(const StepOptions& options) {
-  require_whole();
-  require_no_step();
-  if (!overlap_) throw InvalidArgument("begin_step: the optimizer was made without overlap");
-  engine::check_overlap(options);
-  const int64_t number = state_->steps + 1;
-  recorder_.start(number, options.trace);
-  overlap_->begin(number, program(control_->by_schedule(number)), link_);
-  recorder_.pause();
-}
-
-void Optimizer::Impl::ready(int32_t parameter, void* gradient) {
-  require_whole();
-  if (!overlap_ || !overlap_->under_way()) throw InvalidArgument("ready: no step has begun");
-  check_number(parameter);
-  overlap_->mark(parameter, gradient);
-  recorder_.resume();
-  or_break(fmt::format("step {}", state_->steps + 1), [&] { overlap_->advance(); });
-  recorder_.pause();
-}
-
-const StepStats& Optimizer::Impl::step_with_overlap(std::span<void* const> gradients, const StepOptions& options) {
-  if (!overlap_->under_way()) begin_step({.trace = options.trace});
-  const int64_t number = state_->steps + 1;
-  const std::string what = fmt::format("step {}", number);
-  recorder_.resume();
-  try {
-    overlap_->finish(gradients, options);
-  } catch (const InvalidArgument& error) {  // on every rank, at the same point
-    if (overlap_->changed()) {
-      give_up(fmt::format("{} broke off: {}", what, error.what()));
-      throw InvalidArgument(broken_);
-    }
-    overlap_->drop();
-    throw;
-  } catch (...) {
-    break_off(what);
-  }
-  for (size_t p = 0; p < problem_.parameters.size(); ++p) state_->updates()[p] += overlap_->active(p) ? 1 : 0;
-  state_->steps = number;
-  recorder_.finish();
-  return recorder_.last_stats;
-}
-
 const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradients, const StepOptions& options) {
   kernels::Stream& stream = *kernels_->stream();
   settle(kernels::Stream::kStepsInFlight - 1);
@@ -205,7 +159,7 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
     const engine::StepInput input{gradients,          options.grad_scale, number,
                                   control_->active(), control_->clip(),   options.parameter_stats ? &changes : nullptr};
     const bool record = options_.graph && !options.trace && !options.parameter_stats && (!bridge_ || ranks_ == 1);
-    stream.push(what);
+    const kernels::Range range(stream, what);
     do {
       recorder_.restart(number);
       stream.begin_step(record);
@@ -213,11 +167,11 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
       executor_->run(program(control_->by_schedule(number)), input, link_);
       control_->end_step(state_->updates());
     } while (!stream.end_step());
-    stream.pop();
     recorder_.stats.kernels = stream.launches();
+    recorder_.stats.replayed = stream.replayed();
   });
   state_->steps = number;
-  under_way_.push_back({stream.step(), number, options, refuses});
+  under_way_.push_back({stream.step(), number, options, ballots.refusal});
   if (refuses) throw InvalidArgument(fmt::format("{}: {}", what, ballots.refusal));
   if (options.parameter_stats) recorder_.stats.parameters.resize(parameters);
   const bool looks = options.grad_norm || options.parameter_stats || options.trace;
@@ -241,15 +195,21 @@ bool Optimizer::Impl::settle(size_t under_way) {
     const std::string what = fmt::format("step {}", step.number);
     or_break(what, [&] { link_.stream->watch([&] { return kernels_->stream()->done(step.stream_step); }, what); });
     under_way_.pop_front();
-    refused = step.refused;
-    if (refused) continue;
+    const std::span<const std::byte> sent = kernels_->stream()->sent(step.stream_step);
+    const bool told = !step.refusal.empty();
+    std::string why = told ? fmt::format("{}: {}", what, step.refusal) : "";
     engine::Control::Outcome outcome{true, 0, 1};
     try {
-      outcome = control_->read(kernels_->stream()->sent(step.stream_step), step.options, step.number);
+      if (!told) outcome = control_->read(sent, step.options, step.number);
     } catch (const InvalidArgument& error) {
-      refused = true;
-      refused_ += (refused_.empty() ? "" : "; ") + std::string(error.what());
+      why = error.what();
     }
+    refused = !why.empty();
+    if (refused && engine::Control::begun(sent)) {  // some waves were made, and some were not
+      why = fmt::format("{} broke off: {}", what, why);
+      give_up(why);
+    }
+    if (refused && !told) refused_ += (refused_.empty() ? "" : "; ") + why;
     StepStats& stats = recorder_.stats.step == step.number ? recorder_.stats : recorder_.last_stats;
     if (stats.step != step.number) continue;
     stats.skipped = outcome.skipped;

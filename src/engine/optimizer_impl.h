@@ -65,6 +65,10 @@ class Optimizer::Impl {
   }
   StateTensor export_state(const std::string& name);
   void import_state(std::span<const StateTensor> tensors);
+  void settle_all() {
+    settle(0);
+    require_whole();
+  }
   void synchronize() {
     require_whole();
     settle(0);
@@ -130,10 +134,12 @@ class Optimizer::Impl {
   void give_up(std::string why);
 
   const StepStats& step_on_host(std::span<void* const> gradients, const StepOptions& options);
-  const StepStats& step_with_overlap(std::span<void* const> gradients, const StepOptions& options);
   const StepStats& step_on_stream(std::span<void* const> gradients, const StepOptions& options);
+  // Of a step that has begun.
+  const StepStats& end_on_host(std::span<void* const> gradients, const StepOptions& options);
+  const StepStats& end_on_stream(std::span<void* const> gradients, const StepOptions& options);
   // Waits until only so many steps are under way on the device, and keeps why others were refused; whether the last
-  // was.
+  // was. One that began early and then was refused breaks off.
   bool settle(size_t under_way);
   const engine::Program& program(const std::vector<bool>& active);
   engine::StateSlice find_state(const std::string& name);
@@ -149,14 +155,14 @@ class Optimizer::Impl {
   std::optional<engine::Control> control_;
   std::optional<engine::Overlap> overlap_;
   std::string broken_;         // why no further step is possible
-  std::vector<Group> agreed_;  // the last that this rank did not refuse
+  std::vector<Group> agreed_;  // the last that this rank did not refuse; those of a step in waves on a device
 
   // Steps that a device has been given and whose outcome nobody has looked at.
   struct UnderWay {
     int64_t stream_step = 0;
     int64_t number = 0;
     StepOptions options;
-    bool refused = false;  // by this rank, which has said so
+    std::string refusal{};  // of this rank, which has said so
   };
   std::deque<UnderWay> under_way_;
   std::string refused_;  // what nobody has been told yet

@@ -64,7 +64,7 @@ engine::StateSlice Optimizer::Impl::find_state(const std::string& name) {
 StateTensor Optimizer::Impl::export_state(const std::string& name) {
   require_whole();
   require_no_step();
-  settle(0);
+  settle_all();
   const engine::StateSlice slice = find_state(name);
   return or_break("export of state", [&] { return engine::gather(slice, *communicator_); });
 }
@@ -101,7 +101,7 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
 void Optimizer::Impl::save(const std::string& directory) {
   require_whole();
   require_no_step();
-  settle(0);
+  settle_all();
   const std::vector<engine::StateSlice> slices = state_->slices();
   or_refuse(fmt::format("the checkpoint after step {}", state_->steps), [&] {
     engine::save_checkpoint(directory, {state_->steps, {}}, slices, *communicator_);

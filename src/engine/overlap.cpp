@@ -1,6 +1,7 @@
 #include "engine/overlap.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -40,7 +41,7 @@ Overlap::Overlap(const plan::Catalog& catalog, const Plan& plan, const Holdings&
   }
 }
 
-void Overlap::begin(int64_t number, const Program& program, const Executor::Link& link) {
+void Overlap::begin(int64_t number, const Program& program, const Executor::Link& link, std::string refusal) {
   const size_t parameters = waves_of_.size();
   due_ = control_.by_schedule(number);
   program_ = &program;
@@ -48,33 +49,34 @@ void Overlap::begin(int64_t number, const Program& program, const Executor::Link
   gradients_.assign(parameters, nullptr);
   ready_.assign(parameters, false);
   active_.assign(parameters, 0);
-  input_ = {gradients_, 1, number, active_.data(), nullptr, nullptr};
+  const bool on_device = control_.on_device();
+  input_ = {gradients_, 1, number, on_device ? control_.active() : active_.data(), nullptr, nullptr};
   missing_.assign(program.waves.size(), 0);
   for (size_t p = 0; p < parameters; ++p) {
     for (const size_t w : waves_of_[p]) missing_[w] += due_[p] && holdings_.any(p) ? 1 : 0;
   }
   groups_were_.clear();
   for (const Group& group : groups_) groups_were_.push_back(fingerprint(group));
+  // A device's messages through host memory wait for whoever sends them, and ready() must not.
+  const bool alone = link.host->size() == 1;
+  may_start_ = !on_device || alone || link.host->on_stream() != nullptr;
   all_here_ = settled_ = false;
   started_ = 0;
-  refusal_.clear();
+  refusal_ = std::move(refusal);
   refused_.clear();
   executor_.start(program);
-  line_up(program.waves.size());
+  line_up(program.waves.size(), on_device && alone ? 0 : 1);
 }
 
-// Wave w + 1 travels while w computes, and w - 1 returns.
-void Overlap::line_up(size_t waves) {
+// Wave w + 1 travels while w computes, and w - 1 returns; or where nothing travels, one is done with after the other.
+void Overlap::line_up(size_t waves, size_t behind) {
   stages_.clear();
   at_ = 0;
-  for (size_t w = 0; w < waves; ++w) {
-    stages_.insert(stages_.end(), {{Kind::kAsk, w}, {Kind::kAgree, w}, {Kind::kStart, w}});
-    if (w > 0) stages_.push_back({Kind::kCompute, w - 1});
-    if (w > 1) stages_.push_back({Kind::kFinish, w - 2});
+  for (size_t w = 0; w < waves + 2 * behind; ++w) {
+    if (w < waves) stages_.insert(stages_.end(), {{Kind::kAsk, w}, {Kind::kAgree, w}, {Kind::kStart, w}});
+    if (w >= behind && w - behind < waves) stages_.push_back({Kind::kCompute, w - behind});
+    if (w >= 2 * behind) stages_.push_back({Kind::kFinish, w - 2 * behind});
   }
-  stages_.push_back({Kind::kCompute, waves - 1});
-  if (waves > 1) stages_.push_back({Kind::kFinish, waves - 2});
-  stages_.push_back({Kind::kFinish, waves - 1});
 }
 
 void Overlap::mark(int32_t parameter, void* gradient) {
@@ -92,7 +94,7 @@ void Overlap::mark(int32_t parameter, void* gradient) {
 
 void Overlap::advance() {
   executor_.poll();
-  while (at_ < stages_.size() && refused_.empty() && possible(stages_[at_])) {
+  while (can_advance()) {
     try {
       carry_out(stages_[at_]);
     } catch (const InvalidArgument& error) {  // all ranks know, and step() says so
@@ -107,7 +109,7 @@ bool Overlap::possible(const Stage& stage) {
   const bool last = stage.wave + 1 == program_->waves.size();
   switch (stage.kind) {
     case Kind::kAsk:
-      return settled_ || all_here_ || (missing_[stage.wave] == 0 && !last && refusal_.empty());
+      return settled_ || all_here_ || (may_start_ && missing_[stage.wave] == 0 && !last && refusal_.empty());
     case Kind::kAgree:
       return asked_ == nullptr || asked_->test();
     case Kind::kStart:
@@ -139,11 +141,21 @@ void Overlap::carry_out(const Stage& stage) {
   }
 }
 
-// The ballots of a whole step, with the gradients that are here by now, and one word more: how many ranks have all.
+// The ballots of a whole step, with the gradients that are here by now, and one word more: how many ranks have all. On
+// a device, instead, without what is of later waves: others may not have it yet.
 void Overlap::ask(size_t wave) {
   if (settled_) return;
   const auto timed = recorder_.span(muster::Stage::kControl, static_cast<int32_t>(wave));
   ballots_ = fill_in(control_.question(input_.step, *link_.host), gradients_, {}, refusal_);
+  if (control_.on_device()) {
+    const BallotLayout layout(groups_.size(), waves_of_.size());
+    for (size_t p = 0; p < waves_of_.size(); ++p) {
+      if (waves_of_[p][0] <= wave) continue;
+      ballots_.words[layout.zeros - waves_of_.size() + p] = 0;
+      ballots_.words[layout.present + p] = 0;
+    }
+    return control_.enqueue(ballots_, input_.step, wave, program_->waves.size(), link_);
+  }
   ballots_.words.push_back(all_here_ ? 1 : 0);
   asked_ = link_.host->all_reduce(std::span<int64_t>(ballots_.words), ReduceOp::kSum,
                                   fmt::format("step {} agreement {}", input_.step, wave));
@@ -188,12 +200,16 @@ std::string Overlap::refusal(Gradients gradients, const StepOptions& options) co
   return {};
 }
 
-void Overlap::finish(Gradients gradients, const StepOptions& options) {
+const std::string& Overlap::close(Gradients gradients, const StepOptions& options) {
   if (refusal_.empty()) refusal_ = refusal(gradients, options);
   for (size_t p = 0; p < gradients_.size() && refusal_.empty(); ++p) {
     if (gradients_[p] == nullptr) gradients_[p] = gradients[p];
   }
   all_here_ = true;
+  return refusal_;
+}
+
+void Overlap::finish() {
   for (; at_ < stages_.size() && refused_.empty(); ++at_) carry_out(stages_[at_]);
   if (!refused_.empty()) throw InvalidArgument(refused_);
   drop();

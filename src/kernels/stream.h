@@ -23,6 +23,9 @@ struct Verdict {
 // are recorded, and as long as a step makes the same calls (other pointers and numbers are fine, other counts, shapes
 // and types are not), making them only refreshes a table that the recorded kernels read, and end_step() starts them
 // all at once.
+//
+// Or a step comes in parts: begin_parts(), then calls between resume() and pause(), carried out as they are made, as
+// often as there is something to do, on whatever thread of the host; end_step() after the last of them.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -32,6 +35,9 @@ class Stream {
   // False: the calls differ from those recorded and nothing was started. They are to be made again, after
   // begin_step(true), and are recorded anew.
   virtual bool end_step() = 0;
+  virtual void begin_parts() = 0;
+  virtual void resume() = 0;  // what is called next waits for what the caller's stream was given so far
+  virtual void pause() noexcept = 0;
   // Calls refresh the table only: what others would enqueue has been recorded as well.
   virtual bool replaying() const = 0;
   // Forgets what was recorded, and waits for it.
@@ -69,6 +75,7 @@ class Stream {
   virtual void send(const void* device, int64_t bytes) = 0;
 
   virtual int64_t launches() const = 0;  // in the last step, replayed ones included
+  virtual bool replayed() const = 0;     // the last step was recorded before, and started all at once
 
   virtual bool idle() = 0;  // nothing that was enqueued is left
 
@@ -85,7 +92,31 @@ class Stream {
 
   // A named range in profilers.
   virtual void push(const std::string& name) = 0;
-  virtual void pop() = 0;
+  virtual void pop() noexcept = 0;
+};
+
+// Such a range, as long as it lives.
+class Range {
+ public:
+  Range(Stream& stream, const std::string& name) : stream_(stream) { stream.push(name); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+  ~Range() { stream_.pop(); }
+
+ private:
+  Stream& stream_;
+};
+
+// A part of a step, as long as it lives.
+class Part {
+ public:
+  explicit Part(Stream& stream) : stream_(stream) { stream.resume(); }
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+  ~Part() { stream_.pause(); }
+
+ private:
+  Stream& stream_;
 };
 
 }  // namespace muster::kernels

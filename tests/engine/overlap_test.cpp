@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <numeric>
-#include <random>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -12,51 +10,21 @@
 
 #include "muster/error.h"
 #include "muster/optimizer.h"
-#include "support/problems.h"
-#include "support/random_training.h"
+#include "support/overlapped.h"
 
 namespace muster {
 namespace {
 
+using test::backward;
+using test::chain;
 using test::errors;
+using test::without_overlap;
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
-std::vector<int32_t> backward(size_t parameters) {
-  std::vector<int32_t> order(parameters);
-  std::iota(order.rbegin(), order.rend(), 0);
-  return order;
-}
-
-// A chain of matrices on so many ranks, and an AdamW parameter; four waves, in the order of backward.
-test::Training chain(int32_t ranks, int32_t matrices = 6) {
-  Problem problem = test::one_parameter({12, 10}, ranks, Algorithm::kNorMuon);
-  for (int32_t i = 1; i < matrices; ++i) {
-    problem.parameters.push_back(problem.parameters[0]);
-    problem.parameters[i].name = "w" + std::to_string(i);
-  }
-  problem.parameters.push_back(problem.parameters[0]);
-  problem.parameters.back().name = "gains";
-  problem.parameters.back().algorithm = Algorithm::kAdamW;
-  test::Training t = test::training(std::move(problem));
-  t.options.overlap = true;
-  t.options.plan.waves = 4;
-  t.options.plan.order = backward(t.problem.parameters.size());
-  t.arrival = [order = t.options.plan.order](int32_t, int) { return order; };
-  return t;
-}
-
-test::Training without_overlap(test::Training t) {
-  t.options.overlap = false;
-  t.options.plan.order.clear();
-  t.arrival = nullptr;
-  return t;
-}
-
 class OverlapExact : public testing::TestWithParam<uint64_t> {};
 
-// Each rank has an order of its own, and says of some gradients only in step() that they are there.
 TEST_P(OverlapExact, GivesTheBitsOfWholeSteps) {
   constexpr uint64_t kEach = 100;
   int planned = 0;
@@ -64,21 +32,7 @@ TEST_P(OverlapExact, GivesTheBitsOfWholeSteps) {
   for (uint64_t seed = GetParam() * kEach; seed < (GetParam() + 1) * kEach; ++seed) {
     const test::RandomCase c = test::random_case(seed);
     if (c.problem.ranks > 10) continue;
-    test::Training t = test::random_training(seed, c);
-    const size_t parameters = c.problem.parameters.size();
-    t.options.plan.strategy = Strategy::kGlobal;
-    t.step_options = nullptr;
-    t.options.overlap = true;
-    t.options.plan.scratch_bytes = 0;
-    t.options.plan.waves = 1 + static_cast<int32_t>(seed % 6);
-    if (seed % 3 > 0) t.options.plan.order = backward(parameters);
-    t.arrival = [=](int32_t rank, int step) {
-      std::vector<int32_t> order = backward(parameters);
-      std::mt19937_64 random(seed * 100 + static_cast<uint64_t>(step) * 10 + static_cast<uint64_t>(rank));
-      if (seed % 2 == 0) std::shuffle(order.begin(), order.end(), random);
-      if (seed % 5 == 0) order.resize(random() % (parameters + 1));
-      return order;
-    };
+    const test::Training t = test::random_overlap(seed, c);
     const std::vector<test::RankMemory> ranks = test::train(t);
     ++planned;
     for (const test::RankMemory& rank : ranks) {

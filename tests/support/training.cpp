@@ -28,7 +28,56 @@ std::vector<std::byte> filled(Dtype dtype, const std::vector<int64_t>& elements,
   return out;
 }
 
-void train_rank(const Training& t, Communicator& communicator, RankMemory& mine) {
+}  // namespace
+
+float made_up(size_t parameter, int64_t element, uint64_t salt) {
+  const uint64_t bits = mix(mix(parameter * 1'000'003 + salt) + static_cast<uint64_t>(element) * 0x9e3779b97f4a7c15);
+  return static_cast<float>(static_cast<int64_t>(bits >> 40)) / 8388608.0F - 1.0F;
+}
+
+void store(Dtype dtype, float value, std::byte* to) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (dtype == Dtype::kF32) {
+    std::memcpy(to, &bits, 4);
+  } else {
+    const auto half = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    std::memcpy(to, &half, 2);
+  }
+}
+
+float rounded(Dtype dtype, float value) {
+  std::byte bytes[4] = {};
+  store(dtype, value, bytes);
+  uint32_t bits = 0;
+  std::memcpy(&bits, bytes, 4);
+  if (dtype != Dtype::kF32) bits = (bits & 0xffff) << 16;
+  return std::bit_cast<float>(bits);
+}
+
+Training training(Problem problem) {
+  Training t;
+  t.problem = std::move(problem);
+  t.gradient = [](int32_t, size_t p, int64_t element, int step) {
+    return made_up(p, element, 100 + static_cast<uint64_t>(step));
+  };
+  return t;
+}
+
+std::vector<std::vector<int64_t>> held_elements(const Problem& problem, int32_t rank) {
+  std::vector<std::vector<int64_t>> out;
+  for (const Parameter& parameter : problem.parameters) {
+    const Mesh& mesh = problem.meshes[parameter.layout.mesh];
+    out.emplace_back();
+    for (int32_t position = 0; position < mesh.size(); ++position) {
+      if (mesh.rank_at(position) != rank) continue;
+      out.back() = shard_elements(mesh, parameter.layout, parameter.shape, position);
+    }
+  }
+  return out;
+}
+
+RankMemory train_rank(const Training& t, Communicator& communicator) {
+  RankMemory mine;
   const int32_t rank = communicator.rank();
   const std::vector<Parameter>& parameters = t.problem.parameters;
   mine.elements = held_elements(t.problem, rank);
@@ -87,54 +136,7 @@ void train_rank(const Training& t, Communicator& communicator, RankMemory& mine)
   }
   for (const StateInfo& info : optimizer.state()) mine.state.push_back(optimizer.export_state(info.name));
   if (t.after) t.after(optimizer);
-}
-
-}  // namespace
-
-float made_up(size_t parameter, int64_t element, uint64_t salt) {
-  const uint64_t bits = mix(mix(parameter * 1'000'003 + salt) + static_cast<uint64_t>(element) * 0x9e3779b97f4a7c15);
-  return static_cast<float>(static_cast<int64_t>(bits >> 40)) / 8388608.0F - 1.0F;
-}
-
-void store(Dtype dtype, float value, std::byte* to) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  if (dtype == Dtype::kF32) {
-    std::memcpy(to, &bits, 4);
-  } else {
-    const auto half = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-    std::memcpy(to, &half, 2);
-  }
-}
-
-float rounded(Dtype dtype, float value) {
-  std::byte bytes[4] = {};
-  store(dtype, value, bytes);
-  uint32_t bits = 0;
-  std::memcpy(&bits, bytes, 4);
-  if (dtype != Dtype::kF32) bits = (bits & 0xffff) << 16;
-  return std::bit_cast<float>(bits);
-}
-
-Training training(Problem problem) {
-  Training t;
-  t.problem = std::move(problem);
-  t.gradient = [](int32_t, size_t p, int64_t element, int step) {
-    return made_up(p, element, 100 + static_cast<uint64_t>(step));
-  };
-  return t;
-}
-
-std::vector<std::vector<int64_t>> held_elements(const Problem& problem, int32_t rank) {
-  std::vector<std::vector<int64_t>> out;
-  for (const Parameter& parameter : problem.parameters) {
-    const Mesh& mesh = problem.meshes[parameter.layout.mesh];
-    out.emplace_back();
-    for (int32_t position = 0; position < mesh.size(); ++position) {
-      if (mesh.rank_at(position) != rank) continue;
-      out.back() = shard_elements(mesh, parameter.layout, parameter.shape, position);
-    }
-  }
-  return out;
+  return mine;
 }
 
 std::vector<RankMemory> train(const Training& t) {
@@ -147,7 +149,7 @@ std::vector<RankMemory> train(const Training& t) {
       std::unique_ptr<Communicator> mine = std::move(communicators[r]);
       if (t.tamper) mine = t.tamper(std::move(mine));
       try {
-        train_rank(t, *mine, memory[r]);
+        memory[r] = train_rank(t, *mine);
       } catch (const std::exception& error) {
         memory[r].error = error.what();
       }
@@ -227,6 +229,19 @@ std::string difference(const Problem& problem, const std::vector<RankMemory>& ma
         return fmt::format("rank {}, state {}", r, one.state[s].name);
       }
     }
+  }
+  return {};
+}
+
+std::string difference(const Problem& problem, const RankMemory& a, const RankMemory& b) {
+  if (!a.error.empty()) return a.error;
+  if (!b.error.empty()) return b.error;
+  for (size_t p = 0; p < a.weights.size(); ++p) {
+    if (a.weights[p] != b.weights[p]) return "weights of " + problem.parameters[p].name;
+    if (a.extra[p] != b.extra[p]) return "extra of " + problem.parameters[p].name;
+  }
+  for (size_t s = 0; s < a.state.size(); ++s) {
+    if (a.state[s].data != b.state[s].data) return a.state[s].name;
   }
   return {};
 }

@@ -58,6 +58,8 @@ Training training(Problem problem);
 std::vector<std::vector<int64_t>> held_elements(const Problem& problem, int32_t rank);
 
 std::vector<RankMemory> train(const Training& training);
+// One of its ranks, over whatever communicator. Throws.
+RankMemory train_rank(const Training& training, Communicator& communicator);
 std::vector<std::string> errors(const std::vector<RankMemory>& ranks);
 
 // The same on one rank: what it is given for what many have is their sum in the order of the ranks over their number,
@@ -66,5 +68,7 @@ Training on_one_rank(const Training& many);
 
 // Empty, or what differs between many ranks and one: weights of every holder, and the whole state.
 std::string difference(const Problem& problem, const std::vector<RankMemory>& many, const RankMemory& one);
+// The same of one rank in two trainings.
+std::string difference(const Problem& problem, const RankMemory& a, const RankMemory& b);
 
 }  // namespace muster::test

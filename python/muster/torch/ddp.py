@@ -14,8 +14,8 @@ def ddp_hook(
     """DDP's average of a bucket, of which the optimizer hears: ``model.register_comm_hook(optimizer, ddp_hook)``."""
     group = optimizer._process_group
     averaged = bucket.buffer().div_(dist.get_world_size(group))
-    future = dist.all_reduce(averaged, group=group, async_op=True).get_future()
+    work = dist.all_reduce(averaged, group=group, async_op=True)
     if optimizer._overlap is not None:
-        optimizer._overlap.bucket(future, bucket.parameters(), bucket.gradients())
-    first: torch.futures.Future[torch.Tensor] = future.then(lambda done: done.value()[0])
+        optimizer._overlap.bucket(work, bucket.parameters(), bucket.gradients())
+    first: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
     return first

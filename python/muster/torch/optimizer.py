@@ -279,6 +279,10 @@ class NorMuon(torch.optim.Optimizer):
     def _stream(self) -> int:
         return torch.cuda.current_stream(self._reader.device).cuda_stream
 
+    def _follow(self) -> None:
+        if self._cuda:
+            self._engine.follow(self._stream())
+
     # A step.
 
     @torch.no_grad()
@@ -350,8 +354,10 @@ class NorMuon(torch.optim.Optimizer):
         if gradient is None and not self._begun:
             return False
         try:
+            self._follow()
             if not self._begun:
                 self._prepare()
+                self._step_options.trace = timeline.recording()
                 self._engine.begin_step(self._step_options)
                 self._begun = True
             address = 0 if gradient is None else self._gradients.address(number, gradient)
@@ -398,8 +404,7 @@ class NorMuon(torch.optim.Optimizer):
                 self._overlap.check()
         except (ValueError, TypeError) as caught:
             error, addresses = str(caught), []
-        if self._cuda:
-            self._engine.follow(self._stream())
+        self._follow()
         try:
             # The engine refuses a list that is too short, on every rank: nobody waits for this one.
             return work(addresses)

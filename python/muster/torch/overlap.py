@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 _TWICE = (
@@ -33,7 +35,8 @@ class Overlap:
     gradient that has come as often is ``take``n: from then on it and its parameter belong to the step.
 
     ``take`` is given the number of a parameter and its gradient, and says whether it could be used; None: something
-    else was reached, and what has begun may go on.
+    else was reached, and what has begun may go on. On CUDA the gradient is there in the order of the current stream.
+    Gradients are kept until the step is over.
     """
 
     def __init__(self, take: Callable[[int, torch.Tensor | None], bool]) -> None:
@@ -44,6 +47,7 @@ class Overlap:
         self._final: Sequence[bool] = ()
         self._numbers: dict[torch.Tensor, int] = {}
         self._expected: list[int] = []
+        self._side: torch.cuda.Stream | None = None
         self.order: list[int] | None = None  # by number; None: not known yet
         self.forget()
 
@@ -68,7 +72,7 @@ class Overlap:
         self._times = [0] * len(self._names)
         self._seen: dict[int, tuple[torch.Tensor, int]] = {}  # gradients, and their versions then
         self._copies: dict[int, torch.Tensor] = {}  # gradients in buckets
-        self._buckets: list[tuple[torch.futures.Future[Any], list[torch.Tensor], list[torch.Tensor]]] = []
+        self._buckets: list[tuple[dist.Work, torch.futures.Future[Any], list[torch.Tensor], list[torch.Tensor]]] = []
         self._in_buckets: set[torch.Tensor] = set()
         self._backward_over = False
         self._watched = False
@@ -121,20 +125,32 @@ class Overlap:
             self._go_on(number)
         self._look_into_buckets()
 
-    def bucket(self, future: torch.futures.Future[Any], parameters: list[torch.Tensor], views: list[torch.Tensor]) -> None:
-        """Gradients that are whole once the future is done."""
-        self._buckets.append((future, parameters, views))
+    def bucket(self, work: dist.Work, parameters: list[torch.Tensor], views: list[torch.Tensor]) -> None:
+        """Gradients that are whole once the work is done."""
+        self._buckets.append((work, work.get_future(), parameters, views))
         self._in_buckets.update(parameters)
         self._look_into_buckets()
 
     def _look_into_buckets(self) -> None:
-        while self._buckets and self._buckets[0][0].done() and self.error is None:
-            _, parameters, views = self._buckets.pop(0)
-            for parameter, view in zip(parameters, views):
-                number = self._numbers.get(parameter)
-                # Of one that backward did not reach, the bucket has zeros: step() asks whether it has a gradient.
-                if number is not None and self._times[number] > 0 and self._use(number, view):
-                    self._copies[number] = view
+        while self._buckets and self._buckets[0][1].done() and self.error is None:
+            work, _, parameters, views = self._buckets.pop(0)
+            with self._behind(work, views[0].device):
+                for parameter, view in zip(parameters, views):
+                    number = self._numbers.get(parameter)
+                    # Of one that backward did not reach, the bucket has zeros: step() asks whether it has a gradient.
+                    if number is not None and self._times[number] > 0 and self._use(number, view):
+                        self._copies[number] = view
+
+    @contextlib.contextmanager
+    def _behind(self, work: dist.Work, device: torch.device) -> Iterator[None]:
+        """On a device that work is done when a stream says so: one beside that of backward, which goes on."""
+        if device.type == "cpu":
+            yield
+            return
+        self._side = self._side or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._side):
+            work.wait()
+            yield
 
     def _go_on(self, number: int) -> None:
         take = self._take()
@@ -177,9 +193,7 @@ def final_in_hooks(parameter: torch.Tensor, declared: tuple[Any, Any] | None, ra
 
 def check_device(name: str, parameter: torch.Tensor, device: torch.device) -> None:
     """Raises ValueError where hooks come before the memory does."""
-    if device.type != "cpu":
-        raise ValueError("overlap=True: not on CUDA, where a step is recorded and replayed as a whole")
-    if isinstance(parameter, DTensor) and parameter.device_mesh.device_type != "cpu":
+    if isinstance(parameter, DTensor) and parameter.device_mesh.device_type != device.type:
         raise ValueError(f"overlap=True: parameter '{name}' is offloaded: its gradient is still on its way in hooks")
 
 

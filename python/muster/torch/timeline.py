@@ -18,6 +18,7 @@ EngineEvent = tuple[str, bool, int, int, int, int]
 
 #: Threads of the operating system, which have the other tracks of a process, have smaller numbers.
 _FIRST_TRACK = 1_000_000_000
+_EXCHANGES = 1000  # so many tracks later
 #: torch writes times from the beginning of such a span on, so that they keep their nanoseconds.
 _EPOCH_SECONDS = 7_889_238
 
@@ -85,46 +86,52 @@ class profile:  # a function to whoever uses it, as torch.profiler's
 
 
 class _Tracks:
-    """One for what is computed, and as many for exchanges as are under way at once."""
+    """One for what is computed (more on a device, which computes two things at once), and as many for exchanges."""
 
     def __init__(self, base_ns: int) -> None:
         self._base_ns = base_ns
         self._events: list[Event] = []
-        self._busy_until: list[int] = []
+        self._busy_until: tuple[list[int], list[int]] = ([0], [])  # of tracks of either kind
 
     def add(self, step: _Step) -> None:
         shift = step.to_unix_ns - self._base_ns
         # On a device a step may end after the call.
         begin = min([step.begin_ns, *(event[3] for event in step.events)])
         end = max([step.end_ns, *(event[4] for event in step.events)])
-        self._emit(0, step.name, "muster step", begin + shift, end + shift, {})
+        self._emit(_FIRST_TRACK, step.name, "muster step", begin + shift, end + shift, {})
         # Of two that begin together, the longer one is around the other.
         for name, exchange, wave, first, last, size in sorted(step.events, key=lambda e: (e[3], -e[4])):
-            track = self._lane(first + shift, last + shift) if exchange else 0
+            track = self._track(exchange, first + shift, last + shift)
             details = ({"wave": wave} if wave >= 0 else {}) | ({"bytes": size} if size > 0 else {})
             kind = "muster exchange" if exchange else "muster compute"
             self._emit(track, name, kind, first + shift, last + shift, details)
 
-    def _lane(self, begin_ns: int, end_ns: int) -> int:
-        """Slices of a track must nest: an exchange that overlaps another goes to the next."""
-        lane = next((i for i, busy in enumerate(self._busy_until) if busy <= begin_ns), len(self._busy_until))
-        self._busy_until[lane : lane + 1] = [end_ns]
-        return lane + 1
+    def _track(self, exchange: bool, begin_ns: int, end_ns: int) -> int:
+        """Slices of a track must nest: what overlaps another goes to the next."""
+        tracks = self._busy_until[exchange]
+        track = next((i for i, busy in enumerate(tracks) if busy <= begin_ns), len(tracks))
+        tracks[track : track + 1] = [end_ns]
+        return self._number(exchange, track)
+
+    @staticmethod
+    def _number(exchange: bool, track: int) -> int:
+        return _FIRST_TRACK + (_EXCHANGES if exchange else 0) + track
 
     def _emit(self, track: int, name: str, kind: str, begin_ns: int, end_ns: int, details: Event) -> None:
-        event = {"ph": "X", "cat": kind, "name": name, "pid": os.getpid(), "tid": _FIRST_TRACK + track}
+        event = {"ph": "X", "cat": kind, "name": name, "pid": os.getpid(), "tid": track}
         event |= {"ts": begin_ns / 1e3, "dur": max(0, end_ns - begin_ns) / 1e3}
         self._events.append(event | ({"args": details} if details else {}))
 
     def named(self) -> list[Event]:
         out = list(self._events)
-        for track in range(1 + len(self._busy_until)):
-            name = "muster compute" if track == 0 else f"muster exchange {track}"
-            for what, value in (
-                ("thread_name", {"name": name}),
-                ("thread_sort_index", {"sort_index": _FIRST_TRACK + track}),
-            ):
-                out.append({"ph": "M", "name": what, "pid": os.getpid(), "tid": _FIRST_TRACK + track, "args": value})
+        for exchange, tracks in enumerate(self._busy_until):
+            for track in range(len(tracks)):
+                number = self._number(bool(exchange), track)
+                for what, value in (
+                    ("thread_name", {"name": f"muster {'exchange' if exchange else 'compute'} {track + 1}"}),
+                    ("thread_sort_index", {"sort_index": number}),
+                ):
+                    out.append({"ph": "M", "name": what, "pid": os.getpid(), "tid": number, "args": value})
         return out
 
 

@@ -124,6 +124,15 @@ class CudaKernels final : public Kernels, public Stream {
     if (done) in_step_.reset();
     return done;
   }
+  void begin_parts() override {
+    const OnDevice here(device_);
+    queue_.begin_parts();
+  }
+  void resume() override {
+    in_step_.emplace(device_);
+    queue_.wait_for_caller();
+  }
+  void pause() noexcept override { in_step_.reset(); }
   bool replaying() const override { return queue_.probing(); }
   void forget() override {
     in_step_.reset();
@@ -162,6 +171,7 @@ class CudaKernels final : public Kernels, public Stream {
 
   void send(const void* device, int64_t bytes) override { queue_.send(device, bytes); }
   int64_t launches() const override { return queue_.launches(); }
+  bool replayed() const override { return queue_.replayed(); }
   bool idle() override { return queue_.idle(); }
   int64_t step() const override { return queue_.step(); }
   bool done(int64_t step) override { return queue_.done(step); }
@@ -170,7 +180,7 @@ class CudaKernels final : public Kernels, public Stream {
   int stamp(bool exchanges) override { return queue_.stamp(exchanges); }
   std::vector<int64_t> stamps_ns() override { return queue_.stamps_ns(); }
   void push(const std::string& name) override { nvtxRangePushA(name.c_str()); }
-  void pop() override { nvtxRangePop(); }
+  void pop() noexcept override { nvtxRangePop(); }
 
  private:
   void transfer(void* to, int64_t to_stride, const void* from, int64_t from_stride, const HostRows& rows,

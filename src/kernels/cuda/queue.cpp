@@ -106,6 +106,9 @@ const std::byte* Queue::put_bytes(const void* data, int64_t bytes) {
       at_ = 0;
     }
     idle_puts_ = true;
+  } else if (mode_ == Mode::kEager && at_ + bytes > capacity_) {  // a step in parts, which no probe has measured
+    reserve(2 * (capacity_ + bytes));
+    spilled_ += std::exchange(at_, 0);
   }
   const int64_t at = at_;
   at_ += (bytes + kAlign - 1) / kAlign * kAlign;
@@ -119,22 +122,17 @@ const std::byte* Queue::put_bytes(const void* data, int64_t bytes) {
   return device_ + at;
 }
 
-void Queue::begin_step(bool record) {
-  if (mode_ == Mode::kIdle || mode_ == Mode::kProbe) {
-    if (mode_ == Mode::kIdle) {
-      ++step_;
-      next_ = Mode::kProbe;
-      // The slot's last step, and what was enqueued outside steps, may still read it.
-      if (std::exchange(idle_puts_, false)) synchronize();
-      Slot& slot = slots_[step_ % kInFlight];
-      check(cudaEventSynchronize(slot.done), "step");
-      slot.step = step_;
-      wait_for_caller();
-      slot.sent_view = {};
-    }
-    mode_ = next_;
-  }
-  record_ = record;
+void Queue::take_slot() {
+  ++step_;
+  // The slot's last step, and what was enqueued outside steps, may still read it.
+  if (std::exchange(idle_puts_, false)) synchronize();
+  Slot& slot = slots_[step_ % kInFlight];
+  check(cudaEventSynchronize(slot.done), "step");
+  slot.step = step_;
+  slot.sent_view = {};
+}
+
+void Queue::start_over() {
   at_ = 0;
   signature_ = 0;
   launches_ = 0;
@@ -143,9 +141,29 @@ void Queue::begin_step(bool record) {
   stamp_count_ = 0;
   send_bytes_ = 0;
   current_ = main_;
+}
+
+void Queue::begin_step(bool record) {
+  if (mode_ == Mode::kIdle) {
+    take_slot();
+    wait_for_caller();
+    next_ = Mode::kProbe;
+  }
+  if (mode_ == Mode::kIdle || mode_ == Mode::kProbe) mode_ = next_;
+  record_ = record;
+  start_over();
   if (mode_ == Mode::kCapture) {
     check(cudaStreamBeginCapture(main_, cudaStreamCaptureModeThreadLocal), "capture");
   }
+}
+
+void Queue::begin_parts() {
+  take_slot();
+  if (spilled_ > capacity_)
+    reserve(2 * spilled_);  // here, and not between parts, where allocating might wait for peers
+  spilled_ = 0;
+  mode_ = Mode::kEager;
+  start_over();
 }
 
 bool Queue::end_step() {
@@ -162,6 +180,7 @@ bool Queue::end_step() {
     }
   }
   const Mode mode = std::exchange(mode_, Mode::kIdle);
+  replayed_ = mode == Mode::kProbe;
   if (mode == Mode::kEager) {
     seen_.insert(signature_);
   } else if (mode == Mode::kProbe) {
@@ -191,6 +210,7 @@ bool Queue::end_step() {
   }
   check(cudaEventRecord(slot.done, main_), "step");
   if (caller_) check(cudaStreamWaitEvent(*caller_, slot.done, 0), "caller's stream");
+  if (spilled_ > 0) spilled_ += at_;
   at_ = capacity_;  // whatever comes between steps waits for this one first
   return true;
 }

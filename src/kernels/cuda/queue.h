@@ -4,6 +4,7 @@
 // of put() and launch(), twice if need be. The first pass fills the table on the host and takes a fingerprint of the
 // launches. If a graph of that fingerprint is there, the table is copied and the graph started: that is the step. If
 // not, the same calls are made again: carried out one by one the first time, captured into a graph the second.
+// A step that comes in parts is neither probed nor recorded.
 #pragma once
 
 #include <cstddef>
@@ -61,6 +62,7 @@ class Queue {
 
   // Outside a step calls are carried out as they are made, and wait for room in the table.
   void begin_step(bool record);
+  void begin_parts();
   bool end_step();  // false: to be made again
   bool probing() const { return mode_ == Mode::kProbe; }
   bool capturing() const { return mode_ == Mode::kCapture; }
@@ -72,6 +74,7 @@ class Queue {
   void wait_for_caller();
   void synchronize();                             // the host waits for everything
   int64_t launches() const { return launches_; }  // of the last step, replayed ones included
+  bool replayed() const { return replayed_; }     // so was the last step
   int64_t graphs() const { return static_cast<int64_t>(graphs_.size()); }
 
   cudaStream_t main() const { return main_; }
@@ -102,6 +105,8 @@ class Queue {
     int64_t step = 0;
   };
 
+  void take_slot();
+  void start_over();
   const std::byte* put_bytes(const void* data, int64_t bytes);
   void reserve(int64_t bytes);
   void drop_graphs();
@@ -121,6 +126,7 @@ class Queue {
   Mode next_ = Mode::kProbe;  // after a probe that found no graph
   bool record_ = true;
   bool idle_puts_ = false;
+  bool replayed_ = false;
   int64_t step_ = 0;
   int64_t launches_ = 0;
   uint64_t signature_ = 0;
@@ -133,6 +139,7 @@ class Queue {
 
   int64_t capacity_ = 0;
   int64_t at_ = 0;
+  int64_t spilled_ = 0;  // what a step in parts has put, if its table was too small
   std::byte* device_ = nullptr;
   Slot slots_[kInFlight];
   std::vector<std::byte*> retired_;         // pinned tables that copies may still read

@@ -10,26 +10,26 @@ namespace {
 
 using Graph = test::OnDevice;
 
-// Empty, or what differs.
-std::string difference(const test::Training& t, const test::RankMemory& a, const test::RankMemory& b) {
-  if (!a.error.empty()) return a.error;
-  if (!b.error.empty()) return b.error;
-  for (size_t p = 0; p < a.weights.size(); ++p) {
-    if (a.weights[p] != b.weights[p]) return "weights of " + t.problem.parameters[p].name;
-    if (a.extra[p] != b.extra[p]) return "extra of " + t.problem.parameters[p].name;
-  }
-  for (size_t s = 0; s < a.state.size(); ++s) {
-    if (a.state[s].data != b.state[s].data) return a.state[s].name;
-  }
-  return {};
-}
-
 test::RankMemory run(test::Training t, bool graph) {
   t.options.graph = graph;
   return test::train(t)[0];
 }
 
-void expect_alike(const test::Training& t) { EXPECT_EQ(difference(t, run(t, true), run(t, false)), ""); }
+#ifndef MUSTER_TEST_HOST_STREAM
+TEST_F(Graph, IsReplayedFromTheThirdStepOn) {
+  test::Training t = test::mixed_training(1);
+  t.steps = 5;
+  const auto replayed = [](const test::RankMemory& memory) {
+    std::vector<bool> out;
+    for (const StepStats& stats : memory.stats) out.push_back(stats.replayed);
+    return out;
+  };
+  EXPECT_EQ(replayed(run(t, true)), (std::vector<bool>{false, false, true, true, true}));
+  EXPECT_EQ(replayed(run(t, false)), std::vector<bool>(5, false));
+}
+#endif
+
+void expect_alike(const test::Training& t) { EXPECT_EQ(test::difference(t.problem, run(t, true), run(t, false)), ""); }
 
 // Gradients are elsewhere in every step as it is.
 TEST_F(Graph, FollowsHyperparametersAndAddresses) {

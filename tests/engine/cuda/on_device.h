@@ -1,15 +1,20 @@
 // What the tests of this folder begin with: a device, and a problem with something of everything.
 #pragma once
 
+#include <chrono>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#ifndef MUSTER_TEST_HOST_STREAM
+#ifdef MUSTER_TEST_HOST_STREAM
+#include "engine/stream/streamed.h"
+#else
 #include "kernels/cuda/device_memory.h"
 #endif
 #include "support/device_copies.h"
@@ -22,9 +27,63 @@ namespace muster::test {
 #ifdef MUSTER_TEST_HOST_STREAM
 class OnDevice : public testing::Test {};
 inline CostTable gpu_table() { return CostTable::cpu(); }
+
+// Exchanges of ranks that are threads are enqueued with the rest.
+constexpr bool kStreamed = true;
+inline void over_streams(Training& t) {
+  t.tamper = [](auto inner) { return std::make_unique<StreamedCommunicator>(std::move(inner)); };
+}
+
+inline void a_moment(void* = nullptr) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+
+// A stream of the caller's, which takes its time.
+class CallerStream {
+ public:
+  void* handle() { return &queue_; }
+  void copy(void* to, const void* from, size_t bytes) {
+    queue_.add([=] {
+      a_moment();
+      std::memcpy(to, from, bytes);
+    });
+  }
+  void fill(void* to, int value, size_t bytes) {
+    queue_.add([=] { std::memset(to, value, bytes); });
+  }
+  void wait() { queue_.wait(); }
+
+ private:
+  HostQueue queue_;
+};
 #else
 class OnDevice : public kernels::cuda::DeviceTest {};
 inline CostTable gpu_table() { return CostTable::h200(); }
+
+// They go through host memory: NCCL wants a process a rank, tests/engine/nccl.
+constexpr bool kStreamed = false;
+inline void over_streams(Training&) {}
+
+inline void a_moment(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+
+class CallerStream {
+ public:
+  CallerStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"); }
+  CallerStream(const CallerStream&) = delete;
+  CallerStream& operator=(const CallerStream&) = delete;
+  ~CallerStream() { cudaStreamDestroy(stream_); }
+
+  void* handle() { return stream_; }
+  void copy(void* to, const void* from, size_t bytes) {
+    check(cudaLaunchHostFunc(stream_, a_moment, nullptr), "wait");
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copy");
+  }
+  void fill(void* to, int value, size_t bytes) { check(cudaMemsetAsync(to, value, bytes, stream_), "fill"); }
+  void wait() { check(cudaStreamSynchronize(stream_), "wait"); }
+
+ private:
+  static void check(cudaError_t error, const char* what) { kernels::cuda::check(error, what); }
+
+  cudaStream_t stream_ = nullptr;
+};
 #endif
 
 inline Device gpu() { return {Device::Kind::kCuda, 0, nullptr}; }

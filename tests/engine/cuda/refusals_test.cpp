@@ -269,13 +269,5 @@ TEST_F(Refusals, GoesOnWithAnImportedStateAfterAPeerWasLate) {
   for (int r = 0; r < 2; ++r) EXPECT_EQ(broken[r], whole[r]);
 }
 
-TEST_F(Refusals, AStepThatBeginsEarlyIsNotForADevice) {
-  OptimizerOptions options = test::gpu_options();
-  options.overlap = true;
-  const Problem problem = test::one_parameter({6, 4}, 1);
-  EXPECT_THAT([&] { Optimizer(problem, options, *make_local_communicators(1)[0], {{}}); },
-              testing::ThrowsMessage<InvalidArgument>(HasSubstr("overlap: not on a device")));
-}
-
 }  // namespace
 }  // namespace muster

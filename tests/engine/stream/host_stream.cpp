@@ -1,12 +1,14 @@
 // A device without a GPU, for what the engine does differently where calls return early: the CPU's kernels behind the
 // interface of a stream, in place of src/backends.cpp. Every step is probed, as a recorded one is, and then carried
-// out.
+// out, by a thread, some time later.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
 #include "backends.h"
 #include "engine/recorder.h"
+#include "engine/stream/host_queue.h"
 #include "kernels/stream.h"
 #include "muster/error.h"
 
@@ -16,40 +18,53 @@ namespace {
 
 using namespace kernels;
 
+// Calls return before their work is done: it has a copy of what they were given.
+template <typename T>
+std::vector<T> own(std::span<const T> values) {
+  return {values.begin(), values.end()};
+}
+
 class HostStream final : public Kernels, public Stream {
  public:
+  explicit HostStream(std::optional<void*> caller) { follow(caller.value_or(nullptr)); }
+
   void* allocate(int64_t bytes) override { return cpu_->allocate(bytes); }
-  void release(void* data) noexcept override { cpu_->release(data); }
+  void release(void* data) noexcept override {
+    queue_.wait();
+    cpu_->release(data);
+  }
   void read(void* host, const void* device, const HostRows& rows) override {
     if (replaying()) throw Internal("a read that a recorded step would not repeat");
+    queue_.wait();
     cpu_->read(host, device, rows);
   }
   void write(void* device, const void* host, const HostRows& rows) override {
     if (replaying()) throw Internal("a write that a recorded step would not repeat");
+    queue_.wait();
     cpu_->write(device, host, rows);
   }
   Stream* stream() override { return this; }
 
   void copy(int64_t width, std::span<const CopyBlock> blocks) override {
-    unless_probing([&] { cpu_->copy(width, blocks); });
+    later([=, this, blocks = own(blocks)] { cpu_->copy(width, blocks); });
   }
   void add(Dtype dtype, std::span<const AddBlock> blocks) override {
-    unless_probing([&] { cpu_->add(dtype, blocks); });
+    later([=, this, blocks = own(blocks)] { cpu_->add(dtype, blocks); });
   }
   void divide(std::span<const DivideRange> ranges) override {
-    unless_probing([&] { cpu_->divide(ranges); });
+    later([this, ranges = own(ranges)] { cpu_->divide(ranges); });
   }
   void momentum_pack(const MomentumOptions& options, std::span<const MomentumBlock> blocks) override {
-    unless_probing([&] { cpu_->momentum_pack(options, blocks); });
+    later([=, this, blocks = own(blocks)] { cpu_->momentum_pack(options, blocks); });
   }
   void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks) override {
-    unless_probing([&] { cpu_->apply(options, blocks); });
+    later([=, this, blocks = own(blocks)] { cpu_->apply(options, blocks); });
   }
   void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges) override {
-    unless_probing([&] { cpu_->adamw(options, ranges); });
+    later([=, this, ranges = own(ranges)] { cpu_->adamw(options, ranges); });
   }
   void lion(const LionOptions& options, std::span<const ElementRange> ranges) override {
-    unless_probing([&] { cpu_->lion(options, ranges); });
+    later([=, this, ranges = own(ranges)] { cpu_->lion(options, ranges); });
   }
   int64_t workspace_worth() const override { return cpu_->workspace_worth(); }
   int64_t polish_workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const override {
@@ -57,64 +72,89 @@ class HostStream final : public Kernels, public Stream {
   }
   void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
               Workspace workspace) override {
-    unless_probing([&] { cpu_->polish(options, shape, batch, workspace); });
+    later([=, this, batch = own(batch)] { cpu_->polish(options, shape, batch, workspace); });
   }
   void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {
-    unless_probing([&] { cpu_->sum_squares(dtype, blocks, words); });
+    later([=, this, blocks = own(blocks)] { cpu_->sum_squares(dtype, blocks, words); });
   }
   void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found) override {
-    unless_probing([&] { cpu_->find_non_finite(dtype, blocks, found); });
+    later([=, this, blocks = own(blocks)] { cpu_->find_non_finite(dtype, blocks, found); });
   }
   void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
-    unless_probing([&] { cpu_->zero_non_finite(dtype, blocks); });
+    later([=, this, blocks = own(blocks)] { cpu_->zero_non_finite(dtype, blocks); });
   }
 
   void begin_step(bool) override {
-    if (mode_ == Mode::kIdle) ++step_;
+    if (mode_ == Mode::kIdle) {
+      ++step_;
+      wait_for_caller();
+    }
     mode_ = mode_ == Mode::kIdle ? Mode::kProbe : Mode::kEager;
-    times_.clear();
-    launches_ = 0;
+    start_over();
   }
   bool end_step() override {
     if (mode_ == Mode::kProbe) return false;
     mode_ = Mode::kIdle;
-    sent_[step_ % kStepsInFlight].assign(send_from_.begin(), send_from_.end());
+    std::vector<std::byte>& sent = sent_[step_ % kStepsInFlight];
+    queue_.add([&sent, from = send_from_] { sent.assign(from.begin(), from.end()); });
+    queue_.add([this, step = step_] { done_ = step; });
+    if (caller_ != nullptr) caller_->add(queue_.arrived());
     return true;
   }
+  void begin_parts() override {
+    if (mode_ != Mode::kIdle) throw Internal("a step within a step");
+    ++step_;
+    mode_ = Mode::kPaused;
+    start_over();
+  }
+  void resume() override {
+    if (mode_ != Mode::kPaused) throw Internal("a part of a step within another, or of none");
+    mode_ = Mode::kEager;
+    wait_for_caller();
+  }
+  void pause() noexcept override {
+    if (mode_ == Mode::kEager) mode_ = Mode::kPaused;
+  }
   bool replaying() const override { return mode_ == Mode::kProbe; }
-  void forget() override { mode_ = Mode::kIdle; }
-  void follow(void*) override {}
+  void forget() override {
+    if (ranges_ != 0) throw Internal("a range that nobody has closed");
+    mode_ = Mode::kIdle;
+    queue_.wait();
+    queue_.forgive();
+    done_ = step_;
+  }
+  void follow(void* caller) override { caller_ = static_cast<test::HostQueue*>(caller); }
   void sign(std::span<const int64_t>) override {}
 
-  // Exchanges of a host bridge are done when they return.
-  void* fork() override { return nullptr; }
+  // One after the other, exchanges too.
+  void* fork() override { return &queue_; }
   int mark() override { return 0; }
   void join(int) override {}
-  void* main() override { return nullptr; }
+  void* main() override { return &queue_; }
 
   void put(int64_t* device, std::span<const int64_t> words) override {
-    unless_probing([&] { std::copy(words.begin(), words.end(), device); });
+    later([device, words = own(words)] { std::copy(words.begin(), words.end(), device); });
   }
   void clear(void* device, int64_t bytes) override {
-    unless_probing([&] { std::memset(device, 0, static_cast<size_t>(bytes)); });
+    later([=] { std::memset(device, 0, static_cast<size_t>(bytes)); });
   }
   void decide(const int64_t* words, int64_t zeros, const int64_t* present, std::span<int32_t> active,
               Verdict* verdict) override {
-    unless_probing([&] {
+    later([=] {
       const bool go = std::all_of(words, words + zeros, [](int64_t word) { return word == 0; });
       for (size_t p = 0; p < active.size(); ++p) active[p] = go && present[p] != 0 ? 1 : 0;
       *verdict = {1, 0, go ? 1 : 0};
     });
   }
   void refuse(std::span<const int64_t> words, std::span<int32_t> active, Verdict* verdict) override {
-    unless_probing([&] {
+    later([=] {
       if (std::all_of(words.begin(), words.end(), [](int64_t word) { return word == 0; })) return;
       std::fill(active.begin(), active.end(), 0);
       verdict->go = 0;
     });
   }
   void clip(const int64_t* words, int64_t sums, double grad_scale, double max_norm, Verdict* verdict) override {
-    unless_probing([&] {
+    later([=] {
       SumOfSquares total;
       for (int64_t s = 0; s < sums; ++s) {
         SumOfSquares one;
@@ -127,7 +167,7 @@ class HostStream final : public Kernels, public Stream {
     });
   }
   void count(std::span<const int32_t> active, int64_t* updates) override {
-    unless_probing([&] {
+    later([=] {
       for (size_t p = 0; p < active.size(); ++p) updates[p] += active[p];
     });
   }
@@ -136,35 +176,54 @@ class HostStream final : public Kernels, public Stream {
     send_from_ = {static_cast<const std::byte*>(device), static_cast<size_t>(bytes)};
   }
   int64_t launches() const override { return launches_; }
+  bool replayed() const override { return false; }
   int64_t step() const override { return step_; }
-  bool idle() override { return true; }
-  bool done(int64_t) override { return true; }
+  bool idle() override { return queue_.idle(); }
+  bool done(int64_t step) override { return done_ >= step || !queue_.error().empty(); }
   std::span<const std::byte> sent(int64_t step) const override { return sent_[step % kStepsInFlight]; }
   int stamp(bool) override {
-    times_.push_back(engine::now_ns());
-    return static_cast<int>(times_.size()) - 1;
+    const int number = stamps_++;
+    if (!replaying()) queue_.add([this] { times_.push_back(engine::now_ns()); });
+    return number;
   }
-  std::vector<int64_t> stamps_ns() override { return times_; }
-  void push(const std::string&) override {}
-  void pop() override {}
+  std::vector<int64_t> stamps_ns() override {
+    queue_.wait();
+    return times_;
+  }
+  void push(const std::string&) override { ++ranges_; }
+  void pop() noexcept override { --ranges_; }
 
  private:
-  enum class Mode : uint8_t { kIdle, kProbe, kEager };
+  enum class Mode : uint8_t { kIdle, kProbe, kEager, kPaused };
 
+  void start_over() {
+    stamps_ = 0;
+    launches_ = 0;
+    queue_.add([this] { times_.clear(); });
+  }
+  void wait_for_caller() {
+    if (caller_ != nullptr) queue_.add(caller_->arrived());
+  }
   template <typename Work>
-  void unless_probing(Work work) {
+  void later(Work work) {
+    if (mode_ == Mode::kPaused) throw Internal("a call between the parts of a step");
     if (replaying()) return;
     ++launches_;
-    work();
+    queue_.add(std::move(work));
   }
 
   const std::unique_ptr<Kernels> cpu_ = make_cpu_kernels({1});
+  test::HostQueue* caller_ = nullptr;
   Mode mode_ = Mode::kIdle;
   int64_t step_ = 0;
+  std::atomic<int64_t> done_ = 0;
   int64_t launches_ = 0;
+  int ranges_ = 0;
+  int stamps_ = 0;
   std::span<const std::byte> send_from_;
   std::vector<std::byte> sent_[kStepsInFlight];
   std::vector<int64_t> times_;
+  test::HostQueue queue_;  // last: what it does needs the rest
 };
 
 }  // namespace
@@ -176,7 +235,7 @@ std::unique_ptr<Kernels> make_kernels(const Device& device, int threads) {
   if (device.index != 0) {
     throw InvalidArgument("device cuda:" + std::to_string(device.index) + ": there is this one only");
   }
-  return std::make_unique<HostStream>();
+  return std::make_unique<HostStream>(device.stream);
 }
 
 }  // namespace muster

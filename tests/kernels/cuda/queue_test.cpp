@@ -182,6 +182,26 @@ TEST_F(QueueSteps, ATableThatIsTooSmallGrows) {
   step_both(small);
 }
 
+// Nobody has measured it before: the table grows in the middle of it.
+TEST_F(QueueSteps, AStepInPartsIsCarriedOutAsItComes) {
+  Model::Step step{{gradient(0), gradient(1)}};
+  for (const size_t blocks : {4, 3000, 5000, 5000, 4}) {
+    queue().begin_parts();
+    for (size_t part = 0; part < 3; ++part) {
+      step = {{gradient(part), gradient(part + 1)}, 0.9, 0.1, blocks};
+      queue().wait_for_caller();
+      recorded_->enqueue(step, queue());
+      make_step(*expected_, step, false, *eager_);
+    }
+    EXPECT_TRUE(queue().end_step());
+    EXPECT_FALSE(queue().replayed());
+    queue().synchronize();
+    eager_->synchronize();
+    EXPECT_TRUE(*recorded_ == *expected_) << blocks;
+  }
+  EXPECT_EQ(queue().graphs(), 0);
+}
+
 // Without waiting for any of them.
 TEST_F(QueueSteps, ManyStepsMayBeUnderWay) {
   Queue& queue = this->queue();

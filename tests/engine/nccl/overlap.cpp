@@ -1,0 +1,55 @@
+// Steps that begin while gradients still come, on a GPU over NCCL: each rank, with an order of its own, has the bits of
+// steps that do not.
+#include <cstdio>
+#include <string>
+
+#include "comm/nccl/ranks.h"
+#include "support/overlapped.h"
+
+namespace muster::test {
+namespace {
+
+constexpr auto kTimeout = std::chrono::seconds(60);
+constexpr int kProblems = 25;
+
+std::string find_wrong(Communicator& comm) {
+  int64_t early = 0;
+  int planned = 0;
+  for (uint64_t seed = 0; planned < kProblems; ++seed) {
+    const RandomCase c = random_case(seed);
+    if (c.problem.ranks != comm.size()) continue;
+    ++planned;
+    Training t = random_overlap(seed, c);
+    t.options.device = {Device::Kind::kCuda, 0, nullptr};
+    t.options.plan.cost = CostTable::h200();
+    t.steps = 4;
+    const RankMemory overlapped = train_rank(t, comm);
+    for (const StepStats& stats : overlapped.stats) early += stats.early_waves;
+    const std::string differs = difference(c.problem, overlapped, train_rank(without_overlap(t), comm));
+    if (!differs.empty()) return "seed " + std::to_string(seed) + ": " + differs;
+  }
+  return early > 0 ? "" : "no wave began early";
+}
+
+int run() {
+  const auto mpi = make_mpi_communicator({kTimeout});
+  claim_a_machine(mpi->rank());
+  const auto comm = make_nccl_communicator(*mpi, {kTimeout});
+  std::string wrong;
+  try {
+    wrong = find_wrong(*comm);
+  } catch (const std::exception& error) {
+    wrong = error.what();
+  }
+  if (!wrong.empty()) std::printf("rank %d: %s\n", comm->rank(), wrong.c_str());
+  return wrong.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace muster::test
+
+int main(int argc, char** argv) {
+  using namespace muster::test;
+  if (must_skip()) return kSkipped;
+  return is_check(argc, argv) ? 0 : run();
+}
