@@ -109,8 +109,8 @@ Device Ranks::device_of(int rank) const {
   return cuda() ? Device{Device::Kind::kCuda, rank % kernels::cuda_devices()} : Device{};
 }
 
-int Ranks::threads() const {
-  return threads_.empty() ? 1 : static_cast<int>(parse_integer("--threads", threads_, {1, 1024}));
+int Ranks::threads(int otherwise) const {
+  return threads_.empty() ? otherwise : static_cast<int>(parse_integer("--threads", threads_, {1, 1024}));
 }
 
 void Ranks::run(int32_t ranks, const Body& body) const {

@@ -1,41 +1,14 @@
 #include "train/model.h"
 
-#include <array>
 #include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "muster/error.h"
 #include "run/hash.h"
 
 namespace muster::train {
 namespace {
-
-constexpr std::array<std::pair<std::string_view, AttentionStorage>, 3> kStorages{
-    {{"separate", AttentionStorage::kSeparate},
-     {"fused", AttentionStorage::kFused},
-     {"shared", AttentionStorage::kShared}}};
-constexpr std::array<std::pair<std::string_view, Activation>, 2> kActivations{
-    {{"relu2", Activation::kRelu2}, {"gelu", Activation::kGelu}}};
-
-template <typename Names>
-auto parse(const Names& names, std::string_view text) {
-  std::string known;
-  for (const auto& [name, value] : names) {
-    if (name == text) return value;
-    known += (known.empty() ? "" : ", ") + std::string(name);
-  }
-  throw InvalidArgument(fmt::format("\"{}\" is none of {}", text, known));
-}
-
-template <typename Names, typename Value>
-std::string_view name_in(const Names& names, Value wanted) {
-  for (const auto& [name, value] : names) {
-    if (value == wanted) return name;
-  }
-  throw Internal("a value without a name");
-}
 
 // Lays tensors one after another.
 class Mapper {
@@ -75,8 +48,8 @@ class Mapper {
 
   LayerOffsets add_attention(const std::string& prefix) {
     const int64_t width = config_.width;
-    const auto attention = [&](std::string_view what, Shape shape, MatrixSpec matrices) {
-      return add({.name = prefix + std::string(what),
+    const auto attention = [&](const char* what, Shape shape, MatrixSpec matrices) {
+      return add({.name = prefix + what,
                   .role = Role::kAttention,
                   .shape = std::move(shape),
                   .matrices = std::move(matrices)});
@@ -109,30 +82,7 @@ class Mapper {
   WeightMap map_;
 };
 
-void check(std::string_view field, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return;
-  throw InvalidArgument(fmt::format("{}: {} is not between {} and {}", field, value, low, high));
-}
-
 }  // namespace
-
-AttentionStorage parse_attention_storage(std::string_view name) { return parse(kStorages, name); }
-Activation parse_activation(std::string_view name) { return parse(kActivations, name); }
-std::string_view name(AttentionStorage storage) { return name_in(kStorages, storage); }
-std::string_view name(Activation activation) { return name_in(kActivations, activation); }
-
-void validate(const ModelConfig& config) {
-  check("vocabulary", config.vocabulary, 1, 1 << 20);
-  check("layers", config.layers, 1, 1000);
-  check("width", config.width, 1, 1 << 14);
-  check("heads", config.heads, 1, config.width);
-  check("context", config.context, 1, 1 << 14);
-  // Rotary positions turn pairs.
-  if (config.width % (2 * config.heads) != 0) {
-    throw InvalidArgument(
-        fmt::format("heads: {} heads of a width of {} are not of an even width", config.heads, config.width));
-  }
-}
 
 WeightMap map_weights(const ModelConfig& config) { return Mapper(config).map(); }
 

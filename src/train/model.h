@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "muster/problem.h"
@@ -21,12 +20,6 @@ enum class AttentionStorage : uint8_t {
               // stored transposed for it, so that all large matrices have one shape, as in modded-nanogpt #132
 };
 enum class Activation : uint8_t { kRelu2, kGelu };
-
-// Reads "separate", "relu2", ...; throws InvalidArgument.
-AttentionStorage parse_attention_storage(std::string_view name);
-Activation parse_activation(std::string_view name);
-std::string_view name(AttentionStorage storage);
-std::string_view name(Activation activation);
 
 struct ModelConfig {
   int64_t vocabulary = 0;
@@ -46,9 +39,6 @@ struct ModelConfig {
   int64_t mlp_width() const { return 4 * width; }
   int64_t gate_inputs() const { return width < 12 ? width : 12; }
 };
-
-// Throws InvalidArgument naming the field and its value.
-void validate(const ModelConfig& config);
 
 enum class Role : uint8_t { kEmbedding, kHead, kScales, kGate, kAttention, kMlp };
 
