@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -139,10 +140,13 @@ class Teller {
   void begin_run(size_t run, size_t runs) {
     run_ = run;
     runs_ = runs;
-    tell(outcome_.several ? fmt::format("run {} of {}, seed {}\n", run + 1, runs, outcome_.recipe.seed + run) : "");
+    // Nothing is said before all is known to be well: with the first step.
+    heading_ = run == 0 ? train_heading(outcome_) : "";
+    if (outcome_.several) heading_ += fmt::format("run {} of {}, seed {}\n", run + 1, runs, outcome_.recipe.seed + run);
   }
 
   void step(int64_t done, const train::TrainedStep& step) {
+    tell(std::exchange(heading_, ""));
     constexpr int64_t kLines = 10;
     const int64_t steps = outcome_.recipe.steps;
     const auto tokens = static_cast<double>(outcome_.recipe.batch * outcome_.recipe.model.context);
@@ -170,25 +174,27 @@ class Teller {
   Progress bar_;
   size_t run_ = 0;
   size_t runs_ = 1;
+  std::string heading_;
 };
 
 void run(const TrainArguments& arguments) {
   arguments.processes.check();
   if (arguments.processes.cuda()) throw InvalidArgument("--device: \"cuda\": the model of train runs on the CPU");
   const int64_t runs = arguments.runs.empty() ? 1 : parse_integer("--runs", arguments.runs, {1, 100'000});
-  TrainOutcome outcome{.recipe = read_recipe(arguments), .mesh = read_mesh(arguments)};
+  TrainOutcome outcome;
+  outcome.recipe = read_recipe(arguments);
+  outcome.mesh = read_mesh(arguments);
   outcome.execution = read_execution(arguments, outcome.mesh);
   outcome.comm = arguments.processes.comm();
   outcome.several = !arguments.runs.empty();
   outcome.target = read_target(arguments, runs);
-  train::TrainOptions options = read_options(arguments, runs);
+  const train::TrainOptions options = read_options(arguments, runs);
   const std::string text = arguments.text.empty()
                                ? std::string(shipped_text())
                                : for_flag("--text", [&] { return model::read_file(arguments.text); });
   const train::Corpus corpus = for_flag("--text", [&] { return train::Corpus(text, outcome.recipe.model.context); });
   const int32_t ranks = Mesh{"ranks", outcome.execution.axes, {}}.size();
   Teller teller(outcome, arguments);
-  teller.tell(train_heading(outcome));
   arguments.processes.run(ranks, [&](Communicator& communicator, const Device&) {
     const bool first = communicator.rank() == 0;
     train::TrainOptions own = options;

@@ -88,15 +88,21 @@ Position read_position(const std::string& directory) {
   }
 }
 
-void save(const std::string& directory, Position position, Trainer& trainer, Communicator& communicator) {
-  int32_t choice = 0;
-  engine::together(communicator, "prepare checkpoint", [&] {
+void make_folder(const std::string& directory, Communicator& communicator) {
+  engine::together(communicator, "make checkpoint folder", [&] {
     if (communicator.rank() != 0) return;
     std::error_code error;
     fs::create_directories(directory, error);
-    if (error)
-      throw InvalidArgument(fmt::format("cannot create {}: {}", engine::path_text(directory), error.message()));
-    choice = free_state(directory) == kStates[0] ? 0 : 1;
+    if (error) {
+      throw InvalidArgument(fmt::format("--save: cannot create {}: {}", engine::path_text(directory), error.message()));
+    }
+  });
+}
+
+void save(const std::string& directory, Position position, Trainer& trainer, Communicator& communicator) {
+  int32_t choice = 0;
+  engine::together(communicator, "choose checkpoint folder", [&] {
+    if (communicator.rank() == 0) choice = free_state(directory) == kStates[0] ? 0 : 1;
   });
   communicator.broadcast(&choice, sizeof choice, 0, "checkpoint folder")->wait();
   position.state = kStates[choice];

@@ -24,7 +24,9 @@ struct Position {
 // Throws InvalidArgument with the path.
 Position read_position(const std::string& directory);
 
-// All ranks together, on a file system they share.
+// All ranks together, on a file system they share; as save().
+void make_folder(const std::string& directory, Communicator& communicator);
+// Into a folder that is there.
 void save(const std::string& directory, Position position, Trainer& trainer, Communicator& communicator);
 // The trainer is of the position's recipe and text.
 void load(const std::string& directory, const Position& position, Trainer& trainer);

@@ -43,6 +43,7 @@ TrainResult train(const Recipe& recipe, const Corpus& corpus, const Execution& e
     check_same(recipe, corpus, position);
     load(options.resume, position, trainer);
   }
+  if (!options.save.empty()) make_folder(options.save, communicator);
   TrainResult result;
   result.first_step = trainer.steps();
   result.unigram_entropy = corpus.unigram_entropy();

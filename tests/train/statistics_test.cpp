@@ -23,10 +23,11 @@ TEST(Statistics, ReproducesThePublishedTests) {
 }
 
 TEST(Statistics, KnowsWhereStudentsTIsElementary) {
+  // Near 0, what is left of 1 - x has lost two digits.
   for (const double t : {-40.0, -3.0, -0.5, 0.0, 1e-3, 2.0, 300.0}) {
-    EXPECT_NEAR(student_t_cdf(t, 1), 0.5 + std::atan(t) / std::numbers::pi, 1e-14) << t;
-    EXPECT_NEAR(student_t_cdf(t, 2), 0.5 + t / (2 * std::sqrt(2 + t * t)), 1e-14) << t;
-    EXPECT_NEAR(student_t_cdf(t, 7) + student_t_cdf(-t, 7), 1, 1e-14) << t;
+    EXPECT_NEAR(student_t_cdf(t, 1), 0.5 + std::atan(t) / std::numbers::pi, 1e-13) << t;
+    EXPECT_NEAR(student_t_cdf(t, 2), 0.5 + t / (2 * std::sqrt(2 + t * t)), 1e-13) << t;
+    EXPECT_NEAR(student_t_cdf(t, 7) + student_t_cdf(-t, 7), 1, 1e-13) << t;
     // With many degrees, the normal distribution; the difference falls as 1 / degrees.
     EXPECT_NEAR(student_t_cdf(t, 1e7), std::erfc(-t / std::numbers::sqrt2) / 2, 1e-6) << t;
   }
