@@ -33,7 +33,8 @@ void report_error(std::string_view message);
 
 class Ranks {
  public:
-  void add_to(CLI::App& command);
+  // `threads` says how many each rank has where --threads is not given.
+  void add_to(CLI::App& command, const std::string& threads = "1");
   // Throws InvalidArgument for what is not built in or makes no sense here.
   void check() const;
 

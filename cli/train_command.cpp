@@ -227,7 +227,7 @@ void add_train_command(CLI::App& app) {
       ->type_name("AXIS=N,...");
   command.add_option("--ranks", arguments->ranks, "Short for --mesh fsdp=N (default 1, or as many as mpirun started)")
       ->type_name("N");
-  arguments->processes.add_to(command);
+  arguments->processes.add_to(command, "its share of the cores");
   arguments->plans.add_to(command);
   command
       .add_option("--wave-order", arguments->wave_order,
