@@ -25,7 +25,7 @@ struct Recipe {
 
   Algorithm algorithm = Algorithm::kNorMuon;  // of the matrices in the layers; all else has AdamW
   NorMuonOn normuon_on = NorMuonOn::kAll;
-  double lr = 0.02;         // of the matrices, at first: it falls to 0 with the steps
+  double lr = 0.04;         // of the matrices, at first: it falls to 0 with the steps
   double adamw_lr = 0.006;  // of all that has AdamW
   double momentum = 0.95;
   double weight_decay = 0.01;
