@@ -5,10 +5,12 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <ranges>
 #include <thread>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "arguments.h"
 #include "model/file.h"
@@ -69,12 +71,18 @@ std::string read_mesh(const TrainArguments& arguments) {
 
 PlanOptions read_plan(const TrainArguments& arguments) {
   const std::vector<PlanOptions> plans = arguments.plans.list(arguments.processes.cost());
-  if (plans.size() != 1) throw InvalidArgument("--strategy, --waves: a training has one of each");
+  if (plans.size() != 1) {
+    throw InvalidArgument(fmt::format("--strategy, --waves: \"{}\" and \"{}\", but a training has one plan",
+                                      plan_name(plans[0]), plan_name(plans[1])));
+  }
   PlanOptions plan = plans.front();
   const auto choose = [&](std::string_view flag, const std::string& text, auto names, auto& value) {
     if (text.empty()) return;
     const auto found = std::ranges::find(names, text, [](const auto& pair) { return std::string(pair.first); });
-    if (found == names.end()) throw InvalidArgument(fmt::format("{}: \"{}\" is no such order", flag, text));
+    if (found == names.end()) {
+      throw InvalidArgument(
+          fmt::format("{}: \"{}\" is none of {}", flag, text, fmt::join(std::views::keys(names), ", ")));
+    }
     if (plan.strategy != Strategy::kGlobal) {
       throw InvalidArgument(fmt::format("{} {}: is for --strategy global, not {}", flag, text, name(plan.strategy)));
     }
@@ -95,6 +103,7 @@ PlanOptions read_plan(const TrainArguments& arguments) {
 train::Execution read_execution(const TrainArguments& arguments, const std::string& mesh) {
   train::Execution execution;
   execution.axes = model::parse_axes(mesh, "--mesh");
+  for_flag("--mesh", [&] { return train::placements(execution.axes); });
   execution.plan = read_plan(arguments);
   // All cores, shared out among the ranks here.
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));

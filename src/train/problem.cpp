@@ -7,12 +7,6 @@
 namespace muster::train {
 namespace {
 
-Placement placement_on(const MeshAxis& axis) {
-  if (axis.name == "fsdp") return Placement::shard(0);
-  if (axis.name == "replicate") return Placement::replicate();
-  throw InvalidArgument(fmt::format("axis \"{}\": training knows fsdp and replicate", axis.name));
-}
-
 Algorithm algorithm_of(const Recipe& recipe, Role role) {
   const bool matrix = role == Role::kAttention || role == Role::kMlp || role == Role::kGate;
   if (!matrix) return Algorithm::kAdamW;
@@ -22,14 +16,24 @@ Algorithm algorithm_of(const Recipe& recipe, Role role) {
 
 }  // namespace
 
+std::vector<Placement> placements(const std::vector<MeshAxis>& axes) {
+  std::vector<Placement> out;
+  for (const MeshAxis& axis : axes) {
+    if (axis.name != "fsdp" && axis.name != "replicate") {
+      throw InvalidArgument(fmt::format("\"{}\" is no axis of a training: those are fsdp and replicate", axis.name));
+    }
+    out.push_back(axis.name == "fsdp" ? Placement::shard(0) : Placement::replicate());
+  }
+  return out;
+}
+
 Problem make_problem(const Recipe& recipe, const WeightMap& map, const std::vector<MeshAxis>& axes) {
   Problem problem;
   problem.model = "gpt";
   problem.meshes = {{"ranks", axes, {}}};
   problem.wire = recipe.wire;
   problem.ranks = problem.meshes[0].size();
-  Layout layout;
-  for (const MeshAxis& axis : axes) layout.placements.push_back(placement_on(axis));
+  const Layout layout{.placements = placements(axes), .order = {}};
   for (const Tensor& tensor : map.tensors) {
     Parameter parameter;
     parameter.name = tensor.name;

@@ -8,8 +8,10 @@
 
 namespace muster::train {
 
-// Parameter p is tensor p of the map. An axis "fsdp" cuts the first dim of every tensor, "replicate" nothing; throws
-// InvalidArgument for any other. No grad_sync: gradients come summed.
+// What the axes do to every tensor: "fsdp" cuts the first dim, "replicate" nothing. Throws InvalidArgument for others.
+std::vector<Placement> placements(const std::vector<MeshAxis>& axes);
+
+// Parameter p is tensor p of the map. No grad_sync: gradients come summed.
 Problem make_problem(const Recipe& recipe, const WeightMap& map, const std::vector<MeshAxis>& axes);
 
 // 0: Muon and NorMuon; 1: AdamW.

@@ -69,7 +69,7 @@ grep -qF 'p = ' <<<"$("$muster" train "${tiny[@]}" --runs 2 --target 4.2)" || fa
 echo "== bad input"
 refuses 2 '--ranks' "$muster" train --ranks 0
 refuses 2 '--ranks 2 and --mesh' "$muster" train --ranks 2 --mesh fsdp=2
-refuses 2 'tp' "$muster" train "${tiny[@]}" --mesh tp=2
+refuses 2 '--mesh: "tp"' "$muster" train "${tiny[@]}" --mesh tp=2
 refuses 2 '--optimizer: "sgd"' "$muster" train --optimizer sgd
 refuses 2 '--attention' "$muster" train --attention latent
 refuses 2 '--gates: "yes"' "$muster" train --gates yes
