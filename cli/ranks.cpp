@@ -55,14 +55,15 @@ void report_error(std::string_view message) {
   std::fflush(stderr);
 }
 
-void Ranks::add_to(CLI::App& command) {
+void Ranks::add_to(CLI::App& command, const std::string& threads) {
   command
       .add_option(
           "--comm", comm_,
           "local: ranks are threads; mpi, nccl: processes of mpirun (default: mpi under mpirun, nccl with cuda)")
       ->type_name("C");
   command.add_option("--device", device_, "cpu (default) or cuda")->type_name("D");
-  command.add_option("--threads", threads_, "Threads of each rank on the CPU (default 1)")->type_name("T");
+  command.add_option("--threads", threads_, fmt::format("Threads of each rank on the CPU (default {})", threads))
+      ->type_name("T");
 }
 
 void Ranks::check() const {
@@ -109,8 +110,8 @@ Device Ranks::device_of(int rank) const {
   return cuda() ? Device{Device::Kind::kCuda, rank % kernels::cuda_devices()} : Device{};
 }
 
-int Ranks::threads() const {
-  return threads_.empty() ? 1 : static_cast<int>(parse_integer("--threads", threads_, {1, 1024}));
+int Ranks::threads(int otherwise) const {
+  return threads_.empty() ? otherwise : static_cast<int>(parse_integer("--threads", threads_, {1, 1024}));
 }
 
 void Ranks::run(int32_t ranks, const Body& body) const {

@@ -33,15 +33,16 @@ void report_error(std::string_view message);
 
 class Ranks {
  public:
-  void add_to(CLI::App& command);
+  // `threads` says how many each rank has where --threads is not given.
+  void add_to(CLI::App& command, const std::string& threads = "1");
   // Throws InvalidArgument for what is not built in or makes no sense here.
   void check() const;
 
   std::string_view comm() const;    // "local", "mpi" or "nccl"
   std::string_view device() const;  // "cpu" or "cuda"
   bool cuda() const { return device() == "cuda"; }
-  int threads() const;     // of each rank
-  CostTable cost() const;  // the built-in one that plans there go by
+  int threads(int otherwise = 1) const;  // of each rank; `otherwise` where nothing is said
+  CostTable cost() const;                // the built-in one that plans there go by
   Device::Kind kind() const { return cuda() ? Device::Kind::kCuda : Device::Kind::kCpu; }
   // Whether steps there can be recorded and replayed: exchanges that pass through the host cannot.
   bool can_record(int32_t ranks) const { return cuda() && (ranks == 1 || comm() == "nccl"); }

@@ -1,0 +1,33 @@
+// What `muster train` prints.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "train/train.h"
+
+namespace muster::cli {
+
+struct TrainOutcome {
+  train::Recipe recipe;  // of the first run; each run has the next seed
+  train::Execution execution{};
+  std::string mesh;
+  std::string_view comm{};
+  bool several = false;  // --runs was given
+  std::optional<double> target{};
+  std::vector<train::TrainResult> runs{};
+
+  std::vector<double> final_losses() const;
+  std::vector<double> seconds() const;
+};
+
+std::string train_heading(const TrainOutcome& outcome);
+// One of the lines that tell how it goes.
+std::string train_line(int64_t step, double loss, double tokens_per_s, double optimizer_share);
+std::string train_ending(const train::TrainResult& result);
+std::string train_statistics(const TrainOutcome& outcome);  // of several runs
+std::string train_json(const TrainOutcome& outcome);
+
+}  // namespace muster::cli

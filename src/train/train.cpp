@@ -1,0 +1,69 @@
+#include "train/train.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "muster/error.h"
+
+namespace muster::train {
+namespace {
+
+double sum(const std::vector<int64_t>& values) {
+  return static_cast<double>(std::accumulate(values.begin(), values.end(), int64_t{0}));
+}
+
+// That a checkpoint is of this training.
+void check_same(const Recipe& recipe, const Corpus& corpus, const Position& position) {
+  if (position.text != corpus.hash()) throw InvalidArgument("--text: the checkpoint is of another text");
+  for (const RecipeField& field : recipe_fields()) {
+    if (field.get(recipe) == field.get(position.recipe)) continue;
+    throw InvalidArgument(
+        fmt::format("--{}: {}, but the checkpoint has {}", field.name, field.get(recipe), field.get(position.recipe)));
+  }
+}
+
+}  // namespace
+
+double TrainResult::seconds() const { return sum(step_ns) / 1e9; }
+
+double TrainResult::tokens_per_s() const {
+  return step_ns.empty() ? 0 : static_cast<double>(tokens_a_step * std::ssize(step_ns)) / seconds();
+}
+
+double TrainResult::optimizer_share() const { return step_ns.empty() ? 0 : sum(optimizer_ns) / sum(step_ns); }
+
+TrainResult train(const Recipe& recipe, const Corpus& corpus, const Execution& execution, Communicator& communicator,
+                  const TrainOptions& options) {
+  Trainer trainer(recipe, corpus, execution, communicator);
+  Position position{.recipe = recipe, .text = corpus.hash(), .losses = {}, .state = {}};
+  if (!options.resume.empty()) {
+    position = read_position(options.resume);
+    check_same(recipe, corpus, position);
+    load(options.resume, position, trainer);
+  }
+  if (!options.save.empty()) make_folder(options.save, communicator);
+  TrainResult result;
+  result.first_step = trainer.steps();
+  result.unigram_entropy = corpus.unigram_entropy();
+  result.parameters = trainer.elements();
+  result.tokens_a_step = recipe.batch * recipe.model.context;
+  result.plan = trainer.optimizer().plan();
+  result.summary = summarize(trainer.optimizer().problem(), result.plan, execution.plan.cost);
+  const int64_t last = options.until > 0 ? std::min(options.until, recipe.steps) : recipe.steps;
+  while (trainer.steps() < last) {
+    const TrainedStep step = trainer.step();
+    position.losses.push_back(step.loss);
+    result.step_ns.push_back(step.total_ns);
+    result.optimizer_ns.push_back(step.optimizer_ns);
+    options.progress(trainer.steps(), step);
+    const bool due = trainer.steps() == last || (options.save_every > 0 && trainer.steps() % options.save_every == 0);
+    if (due && !options.save.empty()) save(options.save, position, trainer, communicator);
+  }
+  result.losses = std::move(position.losses);
+  result.final_loss = trainer.held_out_loss();
+  return result;
+}
+
+}  // namespace muster::train

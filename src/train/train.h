@@ -1,0 +1,46 @@
+// A training from beginning to end, or from where another one stopped, and what came of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "muster/plan.h"
+#include "train/checkpoint.h"
+#include "train/trainer.h"
+
+namespace muster::train {
+
+struct TrainOptions {
+  int64_t until = 0;       // stop after this step; 0: after the recipe's last
+  std::string save{};      // directory for checkpoints; empty: none
+  int64_t save_every = 0;  // steps; 0: only at the end
+  std::string resume{};    // directory of a checkpoint to go on from; empty: begin anew
+  // Called on every rank after each step; `done` counts from 1.
+  std::function<void(int64_t done, const TrainedStep& step)> progress = [](int64_t, const TrainedStep&) {};
+};
+
+struct TrainResult {
+  std::vector<double> losses;         // of every step, in nats a token; those before a resumed step, too
+  int64_t first_step = 0;             // done before this run; the times are of the others
+  std::vector<int64_t> step_ns;       // on this rank, each
+  std::vector<int64_t> optimizer_ns;  // of it
+  double final_loss = 0;              // in the end, of text that was not learnt from
+  double unigram_entropy = 0;         // of the text: what a loss without any context would be
+  int64_t parameters = 0;             // weights in all
+  int64_t tokens_a_step = 0;
+  Plan plan{};
+  PlanSummary summary{};
+
+  double seconds() const;          // in steps
+  double tokens_per_s() const;     // 0 if no step was made
+  double optimizer_share() const;  // of the time in steps, from 0 to 1
+};
+
+// All ranks call it; losses are the same on all. Throws InvalidArgument for what cannot be planned, saved or resumed,
+// Error if the loss does not stay finite.
+TrainResult train(const Recipe& recipe, const Corpus& corpus, const Execution& execution, Communicator& communicator,
+                  const TrainOptions& options = {});
+
+}  // namespace muster::train

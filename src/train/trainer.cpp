@@ -1,0 +1,155 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "muster/error.h"
+
+namespace muster::train {
+namespace {
+
+constexpr int64_t kHeldOutBatches = 8;
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+ModelConfig with_vocabulary(ModelConfig model, int64_t vocabulary) {
+  model.vocabulary = vocabulary;
+  return model;
+}
+
+uint16_t nearest_bf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+int64_t extra_bytes(WeightForm form) {
+  if (form == WeightForm::kBf16Master) return sizeof(float);
+  return form == WeightForm::kBf16Mantissa ? sizeof(uint16_t) : 0;
+}
+
+}  // namespace
+
+Trainer::Trainer(const Recipe& recipe, const Corpus& corpus, const Execution& execution, Communicator& communicator)
+    : recipe_(recipe),
+      corpus_(corpus),
+      communicator_(communicator),
+      model_(with_vocabulary(recipe.model, corpus.vocabulary())),
+      map_(map_weights(model_)),
+      problem_(make_problem(recipe, map_, execution.axes)),
+      shards_(make_shards(problem_, map_)),
+      own_(shards_[communicator.rank()]),
+      weights_(static_cast<size_t>(own_.elements() * byte_size(recipe.dtype))),
+      extra_(static_cast<size_t>(own_.elements() * extra_bytes(recipe.form()))),
+      gradients_(static_cast<size_t>(own_.elements())),
+      whole_(static_cast<size_t>(map_.elements)),
+      gather_(shards_, recipe.dtype, communicator),
+      sum_(shards_, recipe.slots, map_.elements, communicator),
+      threads_(execution.threads) {
+  fill_shard();
+  for (size_t p = 0; p < map_.tensors.size(); ++p) {
+    gradient_pointers_.push_back(own_.elements(p) > 0 ? gradients_.data() + own_.offsets[p] : nullptr);
+  }
+  for (int t = 0; t < threads_.threads(); ++t) passes_.emplace_back(model_, map_, recipe.batch / recipe.slots);
+  OptimizerOptions options{.plan = execution.plan, .groups = make_groups(recipe), .threads = execution.threads};
+  options.seed = recipe.seed;
+  optimizer_ = std::make_unique<Optimizer>(problem_, options, communicator, memory());
+}
+
+void Trainer::fill_shard() {
+  const std::vector<float> whole = initial_weights(model_, map_, recipe_.seed);
+  const WeightForm form = recipe_.form();
+  for (const run::Row& row : own_.rows) {
+    for (int64_t i = 0; i < row.count; ++i) {
+      const float value = whole[static_cast<size_t>(row.first + i)];
+      const auto put = [&](std::vector<std::byte>& to, auto part) {
+        std::memcpy(to.data() + static_cast<size_t>(row.offset + i) * sizeof part, &part, sizeof part);
+      };
+      const auto bits = std::bit_cast<uint32_t>(value);
+      if (form == WeightForm::kF32) {
+        put(weights_, value);
+      } else if (form == WeightForm::kBf16Mantissa) {
+        put(weights_, static_cast<uint16_t>(bits >> 16));
+        put(extra_, static_cast<uint16_t>(bits));
+      } else {
+        put(weights_, nearest_bf16(value));
+        if (form == WeightForm::kBf16Master) put(extra_, value);
+      }
+    }
+  }
+}
+
+std::vector<ParameterMemory> Trainer::memory() {
+  const WeightForm form = recipe_.form();
+  std::vector<ParameterMemory> memory;
+  for (size_t p = 0; p < map_.tensors.size(); ++p) {
+    ParameterMemory& one = memory.emplace_back();
+    one.form = form;
+    one.group = group_of(problem_.parameters[p]);
+    if (own_.elements(p) == 0) continue;
+    one.weight = weights_.data() + own_.offsets[p] * byte_size(recipe_.dtype);
+    if (!extra_.empty()) one.extra = extra_.data() + own_.offsets[p] * extra_bytes(form);
+  }
+  return memory;
+}
+
+template <typename Visit>
+void Trainer::for_each_pass(SlotRange passes, const Visit& visit) {
+  threads_.run(passes.size(), [&](int64_t i, int thread) { visit(passes.begin + i, passes_[thread]); });
+}
+
+double Trainer::sum_over_ranks(std::vector<double>& values) {
+  communicator_.all_reduce(std::span<double>(values), ReduceOp::kSum, "losses")->wait();
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum;
+}
+
+TrainedStep Trainer::step() {
+  const int64_t begin = now_ns();
+  const int64_t sequences = recipe_.batch / recipe_.slots;
+  const auto tokens = static_cast<double>(recipe_.batch * model_.context);
+  gather_.run(weights_, whole_);
+  std::vector<double> losses(static_cast<size_t>(recipe_.slots));
+  for_each_pass(sum_.own(), [&](int64_t slot, Gpt<float>& gpt) {
+    std::vector<int32_t> batch(static_cast<size_t>(gpt.tokens_in()));
+    corpus_.draw(recipe_.seed, steps(), slot * sequences, batch);
+    const std::span<float> gradients = sum_.gradients(slot);
+    std::fill(gradients.begin(), gradients.end(), 0.0F);
+    losses[slot] = gpt.loss_and_gradients(whole_, batch, 1 / tokens, gradients);
+  });
+  const double loss = sum_over_ranks(losses) / tokens;
+  if (!std::isfinite(loss)) throw Error(fmt::format("step {}: the loss is {}", steps() + 1, loss));
+  sum_.run(gradients_);
+
+  const double rate = 1 - static_cast<double>(steps()) / static_cast<double>(recipe_.steps);
+  optimizer_->group(0).lr = recipe_.lr * rate;
+  optimizer_->group(1).lr = recipe_.adamw_lr * rate;
+  const int64_t before = now_ns();
+  optimizer_->step(gradient_pointers_);
+  const int64_t end = now_ns();
+  return {loss, end - begin, end - before};
+}
+
+double Trainer::held_out_loss() {
+  const int64_t sequences = recipe_.batch / recipe_.slots;
+  const int64_t count = kHeldOutBatches * recipe_.slots;
+  gather_.run(weights_, whole_);
+  std::vector<double> losses(static_cast<size_t>(count));
+  const SlotRange own = slots_of(count, communicator_.rank(), communicator_.size());
+  for_each_pass(own, [&](int64_t pass, Gpt<float>& gpt) {
+    std::vector<int32_t> batch(static_cast<size_t>(gpt.tokens_in()));
+    corpus_.held_out(count * sequences, pass * sequences, batch);
+    losses[pass] = gpt.loss(whole_, batch);
+  });
+  return sum_over_ranks(losses) / static_cast<double>(count * sequences * model_.context);
+}
+
+}  // namespace muster::train

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# The contract of `muster train`. Usage: train.sh MUSTER
+set -euo pipefail
+. "$(dirname "$0")/support/checks.sh"
+
+# A model that takes no time.
+tiny=(--layers 1 --width 16 --heads 2 --context 16 --batch 8 --slots 4 --steps 5)
+
+echo "== what it prints"
+gives one "$muster" train "${tiny[@]}" --json
+holds 'not {"losses", "final_loss", "unigram_entropy", "tokens_per_s", "optimizer_share"} - set(one)'
+holds 'len(one["losses"]) == 5 and one["losses"][4] < one["losses"][0] and one["final_loss"] < one["losses"][0]'
+holds 'abs(one["unigram_entropy"] - 3.3128) < 1e-4 and one["tokens_per_s"] > 0 and 0 < one["optimizer_share"] < 1'
+table=$("$muster" train "${tiny[@]}" --ranks 2)
+for part in '1 layers of 16' 'normuon in f32' 'fsdp=2 (local)' 'step     1' 'step     5' 'held-out loss' '3.3128' 'tokens/s'; do
+  grep -qF -- "$part" <<<"$table" || fail "the text lacks: $part"
+done
+
+echo "== the same losses on any ranks"
+same() {
+  gives other "$muster" train "${tiny[@]}" --json "$@"
+  holds 'other["losses"] == one["losses"] and other["final_loss"] == one["final_loss"]'
+}
+same --ranks 4
+same --mesh replicate=3
+same --mesh replicate=2,fsdp=2 --threads 2
+same --ranks 3 --strategy per_matrix
+same --ranks 2 --waves 2 --wave-order small_last --elementwise last
+if has_mpi; then
+  gives mpi on 3 "$muster" train "${tiny[@]}" --json
+  holds 'mpi["comm"] == "mpi" and mpi["mesh"] == "fsdp=3" and mpi["losses"] == one["losses"]'
+else
+  echo "skipped: no MPI"
+fi
+
+echo "== every option"
+for options in '--optimizer muon' '--optimizer adamw' '--normuon mlp' '--attention fused' '--attention shared' \
+  '--mlp gelu' '--tied on' '--gates off' '--residual-scale off' '--decay plain --weight-decay 0.1' '--dtype bf16' \
+  '--dtype bf16 --bf16-weights mantissa' '--wire f32' '--seed 7' '--lr 0.01 --adamw-lr 0.001' '--coefficients jordan'; do
+  # shellcheck disable=SC2086 # several words
+  gives other "$muster" train "${tiny[@]}" $options --ranks 2 --json
+  holds 'other["losses"][4] < other["losses"][0] and other["recipe"] != one["recipe"]'
+done
+printf 'to be or not to be %.0s' {1..40} >"$work/text"
+gives other "$muster" train "${tiny[@]}" --text "$work/text" --json
+holds 'other["unigram_entropy"] < 2.3'
+
+echo "== checkpoints"
+gives half "$muster" train "${tiny[@]}" --ranks 3 --until 2 --save "$work/saved" --json
+holds 'half["losses"] == one["losses"][:2]'
+gives resumed "$muster" train --resume "$work/saved" --ranks 2 --json
+holds 'resumed["losses"] == one["losses"] and resumed["final_loss"] == one["final_loss"] and resumed["first_step"] == 2'
+refuses 2 '--width: 32, but the checkpoint has 16' "$muster" train --resume "$work/saved" --width 32
+refuses 2 '--text' "$muster" train --resume "$work/saved" --text "$work/text"
+refuses 2 '--resume' "$muster" train --resume "$work/none"
+rm "$work"/saved/state-?/muster.index.json
+refuses 2 'muster.index.json' "$muster" train --resume "$work/saved"
+
+echo "== several runs"
+gives runs "$muster" train "${tiny[@]}" --runs 3 --target 4.2 --json
+holds 'not {"mean", "std", "p", "time_mean", "time_std"} - set(runs)'
+holds 'len(runs["runs"]) == 3 and runs["runs"][0]["losses"] == one["losses"]'
+holds 'len({r["final_loss"] for r in runs["runs"]}) == 3 and 0 < runs["std"] < 1'
+holds 'abs(sum(r["final_loss"] for r in runs["runs"]) / 3 - runs["mean"]) < 1e-12 and 0 < runs["p"] < 1'
+gives untested "$muster" train "${tiny[@]}" --runs 2 --json
+holds 'untested["p"] is None and untested["mean"] > 0'
+grep -qF 'p = ' <<<"$("$muster" train "${tiny[@]}" --runs 2 --target 4.2)" || fail "no p"
+
+echo "== bad input"
+refuses 2 '--ranks' "$muster" train --ranks 0
+refuses 2 '--ranks 2 and --mesh' "$muster" train --ranks 2 --mesh fsdp=2
+refuses 2 '--mesh: "tp"' "$muster" train "${tiny[@]}" --mesh tp=2
+refuses 2 '--optimizer: "sgd"' "$muster" train --optimizer sgd
+refuses 2 '--attention' "$muster" train --attention latent
+refuses 2 '--gates: "yes"' "$muster" train --gates yes
+refuses 2 '--heads: 3' "$muster" train --heads 3
+refuses 2 '--slots: 5' "$muster" train --slots 5
+refuses 2 '--steps' "$muster" train --steps 0
+refuses 2 '--lr: "fast"' "$muster" train --lr fast
+refuses 2 '--lr: -1' "$muster" train --lr=-1
+refuses 2 '--coefficients' "$muster" train --coefficients none
+refuses 2 '--strategy' "$muster" train --strategy fastest
+refuses 2 '--strategy' "$muster" train --strategy global,chunked
+refuses 2 '--wave-order' "$muster" train --wave-order large_first
+refuses 2 '--elementwise last: is for --strategy global' "$muster" train --elementwise last --strategy chunked
+refuses 2 '--target' "$muster" train --target 3
+refuses 2 '--target: "low"' "$muster" train --runs 2 --target low
+refuses 2 '--runs' "$muster" train --runs none
+refuses 2 '--save' "$muster" train --runs 2 --save "$work/saved"
+refuses 2 '--save-every' "$muster" train --save-every 5
+refuses 2 '--save' "$muster" train "${tiny[@]}" --save /proc/none
+refuses 2 '--until' "$muster" train --until 0
+refuses 2 '--text' "$muster" train --text "$work/none"
+refuses 2 '--text' "$muster" train --text "$work/text" --context 500
+refuses 2 '--device' "$muster" train --device cuda
+refuses 1 'the loss is' "$muster" train "${tiny[@]}" --lr 1e6 --adamw-lr 1e6 --weight-decay 1e6 --decay plain --json
+
+finish
