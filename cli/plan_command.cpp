@@ -150,7 +150,8 @@ void add_plan_command(CLI::App& app) {
       ->type_name("M");
   command.add_option("--cost", arguments->cost, "h200 (default), cpu, or a JSON cost table")->type_name("FILE");
   command.add_option("--explain", arguments->explain, "Say why this parameter goes where it goes")->type_name("PARAM");
-  command.add_option("--html", arguments->html, "Also write a report: one HTML file, beside other strategies")->type_name("FILE");
+  command.add_option("--html", arguments->html, "Also write a report: one HTML file, beside other strategies")
+      ->type_name("FILE");
   command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");
   command.footer("Example: muster plan moe-397b --mesh fsdp=16,ep=8 --scratch-mib 2048");
   command.callback([arguments] { run(*arguments); });

@@ -112,9 +112,7 @@ static void to_json(Json& json, const StrategyRow& row) {
 }
 
 // JSON has no infinities: nlohmann writes null for them, which the page takes for a gap.
-static void to_json(Json& json, const Curve& curve) {
-  json = {{"name", curve.name}, {"x", curve.x}, {"y", curve.y}};
-}
+static void to_json(Json& json, const Curve& curve) { json = {{"name", curve.name}, {"x", curve.x}, {"y", curve.y}}; }
 
 static void to_json(Json& json, const CurveChart::Mark& mark) { json = {{"label", mark.label}, {"y", mark.y}}; }
 

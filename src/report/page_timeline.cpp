@@ -121,7 +121,8 @@ void limit(std::vector<Step>& steps, int64_t spans_max) {
 class Labels {
  public:
   size_t index(const Span& span, bool exchange) {
-    const std::string text = span.merged == 1 ? span.name : fmt::format("{} × {}", grouped_text(span.merged), span.name);
+    const std::string text =
+        span.merged == 1 ? span.name : fmt::format("{} × {}", grouped_text(span.merged), span.name);
     const auto [found, added] = index_.try_emplace({text, exchange, span.wave, span.bytes}, index_.size());
     if (added) list_.push_back({text, exchange ? 1 : 0, span.wave, span.bytes});
     return found->second;

@@ -1,6 +1,5 @@
 #include "report/plan_page.h"
 
-#include <algorithm>
 #include <cctype>
 #include <map>
 #include <tuple>
@@ -44,8 +43,7 @@ ClassName class_name(const std::string& parameter) {
 
 class MapBuilder {
  public:
-  MapBuilder(const PlanReport& report, std::string strategy)
-      : report_(report), catalog_(report.problem) {
+  MapBuilder(const PlanReport& report, std::string strategy) : report_(report), catalog_(report.problem) {
     map_.strategy = std::move(strategy);
     map_.ranks = report.problem.ranks;
     map_.wave_count = static_cast<int32_t>(report.plan.waves.size());
@@ -137,17 +135,14 @@ class MapBuilder {
     for (int32_t k = 0; k < map_.wave_count; ++k) {
       if (map_.wave_count > kWavesMax && k == kWavesMax - kWavesLast) k = map_.wave_count - kWavesLast;
       const PlanSummary::WaveTotal& wave = report_.summary.waves[k];
-      map_.waves.push_back({k,
-                            shapes_text(shapes[k], kShapesWidth),
-                            std::string(word(report_.plan.waves[k].transport)),
-                            {Figure::count("matrices", "matrices", wave.matrices),
-                             Figure::count("zero_matrices", "zero", wave.zeros),
-                             Figure::count("owners", "owners", wave.owners),
-                             Figure::bytes("bytes_in", "bytes in", wave.bytes_in),
-                             Figure::bytes("bytes_out", "bytes out", wave.bytes_out),
-                             Figure::time("in_ms", "time in", wave.in_ns),
-                             Figure::time("compute_ms", "compute", wave.compute_ns),
-                             Figure::time("out_ms", "time out", wave.out_ns)}});
+      map_.waves.push_back(
+          {k,
+           shapes_text(shapes[k], kShapesWidth),
+           std::string(word(report_.plan.waves[k].transport)),
+           {Figure::count("matrices", "matrices", wave.matrices), Figure::count("zero_matrices", "zero", wave.zeros),
+            Figure::count("owners", "owners", wave.owners), Figure::bytes("bytes_in", "bytes in", wave.bytes_in),
+            Figure::bytes("bytes_out", "bytes out", wave.bytes_out), Figure::time("in_ms", "time in", wave.in_ns),
+            Figure::time("compute_ms", "compute", wave.compute_ns), Figure::time("out_ms", "time out", wave.out_ns)}});
     }
   }
 
@@ -167,17 +162,16 @@ std::vector<Figure> plan_facts(const PlanReport& report) {
   const PlanSummary& summary = report.summary;
   return {
       Figure::time("predicted_ms", "predicted step", summary.predicted_ns),
-      with_note(Figure::ratio("over_bound", "slowest rank over bound", summary.over_bound()),
-                "1 is the best there can be"),
-      Figure::ratio("imbalance", "slowest over mean rank", summary.imbalance()),
+      with_note(Figure::ratio("over_bound", "slowest rank / bound", summary.over_bound()), "at least 1"),
+      Figure::ratio("imbalance", "slowest / mean rank", summary.imbalance()),
       with_note(Figure::count("collectives", "collectives a step", summary.collectives),
                 fmt::format("{} rounds", grouped_text(summary.rounds))),
       Figure::count("waves", "waves", std::ssize(summary.waves)),
       with_note(Figure::bytes("bytes_sent_total", "sent in all", summary.bytes_sent_total),
-                fmt::format("{} by the busiest rank", bytes_text(summary.bytes_sent_max))),
+                fmt::format("{} by the busiest", bytes_text(summary.bytes_sent_max))),
       with_note(Figure::bytes("padding_bytes", "padding", summary.padding_bytes),
                 fmt::format("{} zero matrices", grouped_text(zero_matrix_count(summary)))),
-      with_note(Figure::bytes("scratch_bytes_max", "scratch of a rank, at most", summary.scratch_bytes_max),
+      with_note(Figure::bytes("scratch_bytes_max", "scratch, at most", summary.scratch_bytes_max),
                 report.scratch_cap > 0 ? fmt::format("cap {}", bytes_text(report.scratch_cap)) : "no cap"),
       Figure::time("plan_ms", "time to plan", report.plan_ns),
   };
@@ -223,21 +217,19 @@ Page plan_page(const PlanReport& report, std::span<const Alternative> others) {
   Page page;
   page.title = fmt::format("{} on {} rank{}", printable(report.problem.model), grouped_text(report.problem.ranks),
                            report.problem.ranks == 1 ? "" : "s");
-  page.subtitle =
-      fmt::format("plan {} · {} · cost table {} · hash {}", strategy,
-                  problem_words(report.problem, std::ssize(report.plan.owner)), printable(report.cost.device),
-                  hash_text(report.plan.hash));
+  page.subtitle = fmt::format("plan {} · {} · cost table {} · hash {}", strategy,
+                              problem_words(report.problem, std::ssize(report.plan.owner)),
+                              printable(report.cost.device), hash_text(report.plan.hash));
   page.facts = plan_facts(report);
   for (const Alternative& other : others) {
     page.strategies.push_back(plan_row(other.summary, other.strategy));
     page.loads.push_back(plan_load(other.summary, other.strategy));
   }
   page.strategies.push_back(plan_row(report.summary, strategy));
-  page.loads.insert(page.loads.begin() + std::min<std::ptrdiff_t>(1, std::ssize(page.loads)),
-                    plan_load(report.summary, strategy));
+  page.loads.push_back(plan_load(report.summary, strategy));
   page.maps.push_back(plan_map(report, strategy));
-  page.notes.push_back(fmt::format("Times are predicted with the cost table {}; bytes are counted.",
-                                   printable(report.cost.device)));
+  page.notes.push_back(
+      fmt::format("Times are predicted with the cost table {}; bytes are counted.", printable(report.cost.device)));
   return page;
 }
 

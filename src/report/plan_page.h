@@ -23,7 +23,7 @@ struct Alternative {
   PlanSummary summary;
 };
 
-// Loads are those of the first alternative, the plan, and the other alternatives; rows have the plan last.
+// The plan stands last; what it is to be compared with should stand first.
 Page plan_page(const PlanReport& report, std::span<const Alternative> others);
 
 }  // namespace muster::report

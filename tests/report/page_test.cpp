@@ -53,9 +53,7 @@ TEST(Page, NamesCannotLeaveTheData) {
   EXPECT_EQ(page_data(page).at("loads")[0].at("strategy"), name);
 }
 
-TEST(Page, TextThatIsNotUtf8IsReplaced) {
-  EXPECT_EQ(page_data({.title = "a\xff"}).at("title"), "a\xef\xbf\xbd");
-}
+TEST(Page, TextThatIsNotUtf8IsReplaced) { EXPECT_EQ(page_data({.title = "a\xff"}).at("title"), "a\xef\xbf\xbd"); }
 
 TEST(Page, FiguresKeepTheirValues) {
   Page page;

@@ -31,7 +31,7 @@ Parameter matrix(std::string name, Shape shape) {
 // Two layers with experts by name, and a block that is another shape in the second.
 Sample layers() {
   Sample sample = make_sample({.ranks = 2, .waves = 2});
-  sample.problem.parameters = {matrix("l.0.e.0", {8, 4}), matrix("l.0.e.1", {8, 4}), matrix("l.0.o", {4, 4}),
+  sample.problem.parameters = {matrix("l.0.e.0", {8, 4}), matrix("l.0.e.1", {8, 4}),  matrix("l.0.o", {4, 4}),
                                matrix("l.1.e.0", {8, 4}), matrix("l.1.o", {2, 4, 4}), matrix("head", {4, 4})};
   sample.plan.owner = {0, 1, 0, 1, 0, 1, 0};
   sample.plan.wave = {0, 0, 1, 0, 1, 1, 1};
@@ -96,8 +96,8 @@ TEST(PlanPage, LoadsBeforeStandBeforeLoadsAfter) {
   ASSERT_EQ(page.loads.size(), 3u);
   EXPECT_EQ(page.loads[0].strategy, "chunked");
   EXPECT_EQ(page.loads[0].compute_ns[0], 7);
-  EXPECT_EQ(page.loads[1].strategy, "global");
-  EXPECT_THAT(page.loads[1].exchange_ns, ElementsAre(20'000, 40'000, 60'000, 80'000));
+  EXPECT_EQ(page.loads[2].strategy, "global");
+  EXPECT_THAT(page.loads[2].exchange_ns, ElementsAre(20'000, 40'000, 60'000, 80'000));
   EXPECT_EQ(page.strategies.back().strategy, "global");
   EXPECT_EQ(page.strategies.back().bytes_sent, sample.summary.bytes_sent_total);
   EXPECT_EQ(plan_page(sample.report(), {}).loads.size(), 1u);

@@ -71,27 +71,28 @@ function tickTime(ns, step) {
 // Colours are those of the style sheet, which knows about light and dark. A canvas has to ask for them.
 const probe = el("span", {hidden: true});
 const resolved = new Map();
-function colour(name) {
-  if (!resolved.has(name)) {
-    probe.style.color = `var(--${name})`;
-    resolved.set(name, getComputedStyle(probe).color);
+function paint(css) {
+  if (!resolved.has(css)) {
+    probe.style.color = css;
+    resolved.set(css, getComputedStyle(probe).color);
   }
-  return resolved.get(name);
+  return resolved.get(css);
 }
+const colour = (name) => paint(`var(--${name})`);
 const seriesColour = (index) => `series-${index % 8}`;
-function isBright(rgb) {
-  const [r, g, b] = rgb.match(/[\d.]+/g).map(Number);
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140;
+
+// What is legible on it.
+function inkOn(fill) {
+  const parts = fill.match(/[\d.]+/g).slice(0, 3).map((value) => Number(value) * (fill.startsWith("color(") ? 255 : 1));
+  return 0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2] > 140 ? "#111" : "#fff";
 }
 
 // Waves are ordered, and so are their colours: from dark to bright, in steps that every eye tells apart.
-const waveStops = [[59, 47, 126], [52, 96, 141], [38, 134, 141], [47, 173, 125], [133, 205, 78], [226, 214, 60]];
+const waveStops = 6;
 function waveColour(wave, count) {
-  const at = count <= 1 ? 1 : (wave / (count - 1)) * (waveStops.length - 1);
-  const low = Math.min(waveStops.length - 2, Math.floor(at));
-  const part = at - low;
-  const mixed = waveStops[low].map((value, i) => Math.round(value + (waveStops[low + 1][i] - value) * part));
-  return `rgb(${mixed.join(", ")})`;
+  const at = count <= 1 ? 1 : (wave / (count - 1)) * (waveStops - 1);
+  const low = Math.min(waveStops - 2, Math.floor(at));
+  return `color-mix(in srgb, var(--wave-${low + 1}) ${(100 * (at - low)).toFixed(1)}%, var(--wave-${low}))`;
 }
 
 // Whatever depends on widths, the theme or the medium registers how it is drawn.
@@ -158,9 +159,10 @@ function swatch(background, text, extra = "") {
   return el("span", {class: "key"}, el("i", {class: extra, style: `background:${background}`}), text);
 }
 
-function table(heads, rows, caption) {
+// Columns are figures, but for the first and those in `words`.
+function table(heads, rows, caption, words = []) {
   return el("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": caption},
     el("table", {}, el("caption", {class: "unseen"}, caption),
-      el("thead", {}, el("tr", {}, heads.map((head) => el("th", {scope: "col"}, head)))),
+      el("thead", {}, el("tr", {}, heads.map((head) => el("th", {scope: "col", class: words.includes(head) ? "words" : null}, head)))),
       el("tbody", {}, rows)));
 }

@@ -25,11 +25,11 @@ function loadBars(figures, sorted, width) {
 }
 
 function loadBarsPath(bars, step, from, to, y) {
-  const gap = step > 4 ? 1 : 0;
+  const width = step > 4 ? Math.min(72, step * 0.86) : step;
   return bars.map((rank, i) => {
-    const top = y(to(rank));
-    const bottom = y(from(rank));
-    return bottom > top ? `M${(i * step).toFixed(2)} ${top.toFixed(2)}h${(step - gap).toFixed(2)}V${bottom.toFixed(2)}H${(i * step).toFixed(2)}z` : "";
+    const left = ((i + 0.5) * step - width / 2).toFixed(2);
+    const [top, bottom] = [y(to(rank)), y(from(rank))];
+    return bottom > top ? `M${left} ${top.toFixed(2)}h${width.toFixed(2)}V${bottom.toFixed(2)}H${left}z` : "";
   }).join("");
 }
 
@@ -38,27 +38,27 @@ function drawLoadPanel(figures, at, state) {
   const width = state.width - left - loadPanel.right;
   const y = (ns) => height * (1 - ns / state.full);
   const {bars, each} = loadBars(figures, state.sorted, width);
-  const step = Math.min(width / bars.length, 48);
+  const step = width / bars.length;
   const compute = (rank) => figures.load.compute_ns[rank];
   const panel = svg("g", {transform: `translate(${left} ${at + top})`, class: "panel"});
   for (const tick of ticks(0, state.full, 4)) {
     panel.append(svg("line", {class: "grid", x2: width, y1: y(tick), y2: y(tick)}),
-      svg("text", {class: "axis", x: -8, y: y(tick), "text-anchor": "end", "dominant-baseline": "middle"}, timeText(tick)));
+      svg("text", {class: "axis", x: -8, y: y(tick), "text-anchor": "end", "dominant-baseline": "middle"}, tick === 0 ? "0" : timeText(tick)));
   }
   panel.append(
     svg("path", {class: "compute", d: loadBarsPath(bars, step, () => 0, compute, y)}),
     svg("path", {class: "exchange", d: loadBarsPath(bars, step, compute, (rank) => figures.total[rank], y)}),
-    svg("line", {class: "mean", x2: Math.min(width, step * bars.length), y1: y(figures.mean), y2: y(figures.mean)}),
+    svg("line", {class: "mean", x2: width, y1: y(figures.mean), y2: y(figures.mean)}),
     svg("text", {class: "panel-title", y: -12}, figures.load.strategy),
     svg("text", {class: "panel-note", x: width, y: -12, "text-anchor": "end", "data-strategy": figures.load.strategy, "data-slowest": figures.slowest},
-      `slowest ${timeText(figures.slowest)} · mean ${timeText(figures.mean)} · ${ratioText(figures.slowest / figures.mean)}×`));
+      `slowest ${timeText(figures.slowest)}${width > 480 ? ` · mean ${timeText(figures.mean)} · ${ratioText(figures.slowest / figures.mean)}× the mean` : ""}`));
   return {panel, bars, each, step, figures, at};
 }
 
 function loadsPart() {
   const all = report.loads.map(loadFigures);
   const names = report.loads.map((load) => load.strategy);
-  const state = {before: 0, after: Math.min(1, all.length - 1), sorted: false, panels: [], cursor: null};
+  const state = {before: 0, after: all.length - 1, sorted: false, panels: [], cursor: null};
   const chart = svg("svg", {class: "chart", id: "loads-chart", tabindex: "0", role: "img", "aria-label": "Predicted time of every rank"});
   const note = el("p", {class: "small"});
   const draw = () => {

@@ -82,5 +82,6 @@ function drawReport() {
   document.addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
   document.addEventListener("scroll", hideTip, {passive: true});
   drawAll();
+  if (report.strategies.length > 0) choose(report.strategies[report.strategies.length - 1].strategy);
   document.documentElement.dataset.drawn = "yes";
 }

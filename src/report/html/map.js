@@ -1,7 +1,7 @@
 // Who owns which matrices: classes of matrices down, ranks across, colours for waves. A class opens into its layers and
 // a layer into its matrices.
 
-const mapRow = {top: 22, open: 24, closed: 3, most: 420, cell: 3};
+const mapRow = {top: 22, open: 24, closed: 3, most: 600, cell: 3};
 
 function runs(flat, count) {
   const list = new Int32Array(count);
@@ -98,12 +98,12 @@ class MapView {
 
   draw() {
     this.labels.replaceChildren(...this.rowLabels());
-    const {context, width, height} = fit(this.canvas, mapRow.top + this.rows.length * this.rowHeight + 2);
+    const {context, width} = fit(this.canvas, mapRow.top + this.rows.length * this.rowHeight + 2);
     this.each = Math.max(1, Math.ceil((this.map.ranks * mapRow.cell) / width));
     this.bins = Math.ceil(this.map.ranks / this.each);
     this.step = Math.min(width / this.bins, 96);
     this.cells = this.count(this.bins, this.each);
-    this.drawAxis(context, height);
+    this.drawAxis(context);
     const most = new Array(this.rows.length).fill(1);
     const total = (waves) => [...waves.values()].reduce((sum, n) => sum + n, 0);
     for (const [key, waves] of this.cells) {
@@ -113,7 +113,7 @@ class MapView {
     for (const [key, waves] of this.cells) this.drawCell(context, key, waves, total(waves), most[Math.floor(key / this.bins)]);
   }
 
-  drawAxis(context, height) {
+  drawAxis(context) {
     context.fillStyle = colour("muted");
     context.textAlign = "center";
     for (const rank of ticks(0, this.map.ranks - 1, Math.min(this.map.ranks, this.step * this.bins / 48)).filter(Number.isInteger)) {
@@ -121,9 +121,8 @@ class MapView {
     }
     context.fillStyle = colour("line");
     for (let row = 0; this.labelled && row <= this.rows.length; row += 1) {
-      context.fillRect(0, mapRow.top + row * this.rowHeight, Math.min(this.step * this.bins, context.canvas.width), 1);
+      context.fillRect(0, mapRow.top + row * this.rowHeight, this.step * this.bins, 1);
     }
-    context.fillRect(0, height - 1, 0, 0);
   }
 
   // As high as its share of the fullest cell of the row, cut by waves.
@@ -138,13 +137,13 @@ class MapView {
     for (const [wave, count] of sorted) {
       const high = full * (count / most);
       y -= high;
-      context.fillStyle = waveColour(wave, this.map.wave_count);
+      context.fillStyle = paint(waveColour(wave, this.map.wave_count));
       context.fillRect(x, y, width, high);
     }
     if (this.step < 26 || this.rowHeight < 18 || total < 2) return;
     const tall = full * (total / most) > 14;
     context.textAlign = "center";
-    context.fillStyle = tall ? (isBright(waveColour(sorted[0][0], this.map.wave_count)) ? "#111" : "#fff") : colour("text");
+    context.fillStyle = tall ? inkOn(paint(waveColour(sorted[0][0], this.map.wave_count))) : colour("text");
     context.fillText(countText(total), x + width / 2, tall ? bottom - 8 : y - 6 > bottom - full ? y - 6 : bottom - full + 6);
   }
 
@@ -197,5 +196,5 @@ function waveTable(map) {
       wave.figures.map((figure) => el("td", {"data-key": figure.key, "data-value": String(figure.value)}, figureText(figure)))));
   });
   return [el("summary", {}, `${plural(map.wave_count, "wave")}, as a table`),
-    table(["wave", "shapes", "transport", ...map.waves[0].figures.map((figure) => figure.label)], rows, "Waves")];
+    table(["wave", "shapes", "transport", ...map.waves[0].figures.map((figure) => figure.label)], rows, "Waves", ["shapes", "transport"])];
 }

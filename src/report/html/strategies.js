@@ -27,20 +27,21 @@ function strategiesPart() {
     const shown = rows.map((row) => metrics[index].of(row));
     const most = Math.max(...shown.map((s) => s.total));
     bars.replaceChildren(...rows.map((row, i) => barRow(row, shown[i].parts, shown[i].text, most)));
-    keys.replaceChildren(...metrics[index].keys.map((key) => swatch("", key === "payload" ? "what has to move" : "zeros", `bar ${key}`)));
+    keys.replaceChildren(...metrics[index].keys.map((key) => swatch("", key === "payload" ? "data" : "padding", `bar ${key}`)));
     mark(chosen.strategy);
   };
-  // The least of each column where less is better, or the most.
+  // How the best of each column reads: the least of it, or of speed-ups the most.
   const best = figures.map((figure, i) => {
     const values = rows.map((row) => row.figures[i].value);
-    if (["text", "yes_no"].includes(figure.unit) || new Set(values).size === 1) return null;
-    return figure.key === "speed_up" ? Math.max(...values) : Math.min(...values);
+    const texts = new Set(rows.map((row) => figureText(row.figures[i])));
+    if (["text", "yes_no"].includes(figure.unit) || texts.size === 1) return null;
+    return figureText({...figure, value: figure.key === "speed_up" ? Math.max(...values) : Math.min(...values)});
   });
   const lines = rows.map((row) =>
     el("tr", {"data-strategy": row.strategy},
       el("th", {scope: "row"}, el("button", {type: "button", class: "name", onclick: () => choose(row.strategy)}, row.strategy)),
       row.figures.map((figure, i) =>
-        el("td", {"data-key": figure.key, "data-value": String(figure.value), class: figure.value === best[i] ? "best" : null}, figureText(figure)))));
+        el("td", {"data-key": figure.key, "data-value": String(figure.value), class: figureText(figure) === best[i] ? "best" : null}, figureText(figure)))));
   const metric = picker("Bars show", metrics.map((m) => m.label), show);
   const section = part("strategies", "Strategies", "What a step takes with each. Choose one, and the other parts show it.",
     el("div", {class: "controls"}, metric.field, keys), bars,

@@ -206,7 +206,7 @@ class TimelineView {
     if (box.height < 11 || to - from < 46) return;
     const text = this.step.labels[label][0];
     const room = Math.floor((to - from - 8) / 5.8);
-    context.fillStyle = isBright(fill) ? "#111" : "#fff";
+    context.fillStyle = inkOn(fill);
     context.textAlign = "left";
     context.fillText(text.length <= room ? text : `${text.slice(0, Math.max(1, room - 1))}…`, from + 4, box.top + box.height / 2 + 0.5);
   }

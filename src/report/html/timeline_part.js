@@ -105,7 +105,7 @@ function timelinePart() {
   };
   view.onchange = () => {
     Object.assign(canvas.dataset, {t0: view.t0, t1: view.t1, r0: view.r0, r1: view.r1, step: view.step.name, spans: view.step.ranks.length});
-    const parts = [`${timeText(view.t1 - view.t0)} of ${timeText(view.step.length_ns)} shown.`];
+    const parts = [`${view.step.name}: ${timeText(view.t1 - view.t0)} of ${timeText(view.step.length_ns)} shown.`];
     if (view.stride > 1) parts.push(`Every ${view.stride}th rank is drawn; zoom in for all of them.`);
     if (view.step.together_ns > 0) parts.push(`Neighbouring spans shorter than ${timeText(view.step.together_ns)} are drawn as one.`);
     note.textContent = parts.join(" ");

@@ -109,7 +109,11 @@ class Browser:
     # The mouse, at shares of an element's width and height.
     def _place(self, css, across, down):
         element = self.one(css)
-        self.script("arguments[0].scrollIntoView({block: 'center'})", element)
+        # Scrolling hides the tooltip, two frames later at most.
+        self.driver.execute_async_script("""
+            const [element, done] = arguments;
+            element.scrollIntoView({block: 'center'});
+            requestAnimationFrame(() => requestAnimationFrame(() => done()));""", element)
         box = self.script("const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.width, b.height]", element)
         return box[0] + box[2] * across, box[1] + box[3] * down
 
