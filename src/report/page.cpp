@@ -33,6 +33,10 @@ std::string_view unit_name(Figure::Unit unit) {
       return "ns";
     case Figure::Unit::kBytes:
       return "bytes";
+    case Figure::Unit::kNumber:
+      return "number";
+    case Figure::Unit::kShare:
+      return "share";
     case Figure::Unit::kRatio:
       return "ratio";
     case Figure::Unit::kYesNo:
@@ -149,6 +153,12 @@ Figure Figure::time(std::string key, std::string label, int64_t nanoseconds) {
 }
 Figure Figure::bytes(std::string key, std::string label, int64_t value) {
   return {std::move(key), std::move(label), Unit::kBytes, value};
+}
+Figure Figure::number(std::string key, std::string label, double value) {
+  return {std::move(key), std::move(label), Unit::kNumber, value};
+}
+Figure Figure::share(std::string key, std::string label, double value) {
+  return {std::move(key), std::move(label), Unit::kShare, value};
 }
 Figure Figure::ratio(std::string key, std::string label, double value) {
   return {std::move(key), std::move(label), Unit::kRatio, value};

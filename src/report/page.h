@@ -13,7 +13,7 @@ namespace muster::report {
 
 // One number or word, with what it is.
 struct Figure {
-  enum class Unit : uint8_t { kText, kCount, kNanoseconds, kBytes, kRatio, kYesNo };
+  enum class Unit : uint8_t { kText, kCount, kNanoseconds, kBytes, kNumber, kShare, kRatio, kYesNo };
 
   std::string key;    // as `--json` calls it; a unit in its name does not count
   std::string label;  // as a person reads it
@@ -25,6 +25,8 @@ struct Figure {
   static Figure count(std::string key, std::string label, int64_t value);
   static Figure time(std::string key, std::string label, int64_t nanoseconds);
   static Figure bytes(std::string key, std::string label, int64_t value);
+  static Figure number(std::string key, std::string label, double value);
+  static Figure share(std::string key, std::string label, double value);  // of 1, shown as per cent
   static Figure ratio(std::string key, std::string label, double value);
   static Figure yes_no(std::string key, std::string label, bool value);
 };

@@ -63,6 +63,8 @@ Page every_part(int32_t ranks) {
   sample.summary = even;
   Page page = plan_page(sample.report(), std::span(&chunked, 1));
   page.charts = {curves()};
+  page.facts.push_back(Figure::number("final_loss", "final loss", 1.70312345));
+  page.facts.push_back(Figure::share("optimizer_share", "optimizer's share of a step", 0.0625));
   page.timelines_note = "Made up.";
   for (const char* name : {"chunked", "global"}) {
     for (int32_t rank = 0; rank < ranks; ++rank) {

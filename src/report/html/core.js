@@ -39,6 +39,8 @@ function figureText(figure) {
     case "ns": return timeText(figure.value);
     case "bytes": return bytesText(figure.value);
     case "count": return countText(figure.value);
+    case "number": return String(Number(figure.value.toPrecision(5)));
+    case "share": return percentText(figure.value);
     case "ratio": return `${ratioText(figure.value)}×`;
     case "yes_no": return figure.value ? "yes" : "no";
     default: return figure.value;

@@ -30,12 +30,12 @@ function strategiesPart() {
     keys.replaceChildren(...metrics[index].keys.map((key) => swatch("", key === "payload" ? "data" : "padding", `bar ${key}`)));
     mark(chosen.strategy);
   };
-  // How the best of each column reads: the least of it, or of speed-ups the most.
+  // How the best of each column reads: the least of it, or of speeds the most.
   const best = figures.map((figure, i) => {
     const values = rows.map((row) => row.figures[i].value);
     const texts = new Set(rows.map((row) => figureText(row.figures[i])));
     if (["text", "yes_no"].includes(figure.unit) || texts.size === 1) return null;
-    return figureText({...figure, value: figure.key === "speed_up" ? Math.max(...values) : Math.min(...values)});
+    return figureText({...figure, value: ["speed_up", "tokens_per_s"].includes(figure.key) ? Math.max(...values) : Math.min(...values)});
   });
   const lines = rows.map((row) =>
     el("tr", {"data-strategy": row.strategy},

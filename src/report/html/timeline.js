@@ -140,16 +140,22 @@ class TimelineView {
     this.width = width - lane.left;
     this.plot = height - lane.top;
     this.rowHeight = this.plot / (this.r1 - this.r0);
-    this.stride = Math.max(1, Math.floor(1 / this.rowHeight));
+    // A lane takes a pixel at least: where there are too many, some ranks stand for their neighbours.
+    this.stride = Math.max(1, Math.ceil(this.lanes / this.rowHeight));
     this.drawAxis(context, height);
     context.save();
     context.beginPath();
     context.rect(lane.left, lane.top, this.width, this.plot);
     context.clip();
-    for (let row = Math.floor(this.r0); row < Math.min(this.rows.length, this.r1); row += this.stride) this.drawRow(context, row);
+    for (let row = this.shown(this.r0); row < Math.min(this.rows.length, this.r1); row += this.stride) this.drawRow(context, row);
     context.restore();
     this.drawNames(context, height);
     this.onchange();
+  }
+
+  // The rank that is drawn there.
+  shown(row) {
+    return Math.floor(row / this.stride) * this.stride;
   }
 
   x(time) {
@@ -173,9 +179,11 @@ class TimelineView {
   laneBox(row, track, index) {
     const gap = this.rowHeight > 12 ? lane.gap / 2 : 0;
     const top = lane.top + (row - this.r0) * this.rowHeight + gap;
-    const each = (Math.max(1, this.rowHeight) - 2 * gap) / this.lanes;
+    const each = (this.rowHeight * this.stride - 2 * gap) / this.lanes;
     const before = this.rows[row].tracks.slice(0, index).filter((t) => t.exchange === track.exchange).length;
-    return {top: top + each * (before + (track.exchange ? this.step.computeLanes : 0)), height: each > 4 ? each - 1 : each};
+    const at = top + each * (before + (track.exchange ? this.step.computeLanes : 0));
+    // On whole pixels: lanes that share one would mix their colours.
+    return {top: Math.round(at), height: Math.max(1, Math.round(at + each) - Math.round(at) - (each > 4 ? 1 : 0))};
   }
 
   drawRow(context, row) {
@@ -215,16 +223,15 @@ class TimelineView {
     const every = Math.max(1, Math.ceil(14 / this.rowHeight));
     context.textAlign = "right";
     context.fillStyle = colour("muted");
-    const first = Math.ceil(Math.floor(this.r0) / every) * every;
-    for (let row = first; row < Math.min(this.rows.length, this.r1); row += every) {
-      const y = lane.top + (row - this.r0 + (every > 1 ? 0 : 0.5)) * this.rowHeight;
-      if (y >= lane.top && y <= height) context.fillText(`rank ${this.rows[row].rank}`, lane.left - 8, Math.min(height - 6, Math.max(y, lane.top + 6)));
+    for (let row = Math.floor(this.r0 / every) * every; row < Math.min(this.rows.length, this.r1); row += every) {
+      const y = lane.top + (row - this.r0) * this.rowHeight + (every > 1 ? 6 : this.rowHeight / 2);
+      if (y >= lane.top + 6 && y <= height - 5) context.fillText(`rank ${this.rows[row].rank}`, lane.left - 8, y);
     }
   }
 
   // What is under a place on the canvas, in CSS pixels.
   at(x, y) {
-    const row = Math.floor(this.r0 + (y - lane.top) / this.rowHeight);
+    const row = this.shown(this.r0 + (y - lane.top) / this.rowHeight);
     if (x < lane.left || y < lane.top || row < 0 || row >= this.rows.length) return null;
     const time = this.t0 + ((x - lane.left) / this.width) * (this.t1 - this.t0);
     const tolerance = ((this.t1 - this.t0) / this.width) * 1.5;

@@ -287,6 +287,24 @@ class SampleReport(ReportTest, unittest.TestCase):
     def test_names_stay_names(self):
         self.assertEqual(self.browser.one("h1").text, "</script><script>alert(1)</script> on 64 ranks")
 
+    def test_figures_read_well(self):
+        text = lambda key: self.browser.one(f"#facts [data-key={key}] dd").text
+        self.assertEqual([text(key) for key in ("final_loss", "optimizer_share", "predicted_ms", "bytes_sent_total", "collectives", "imbalance")],
+                         ["1.7031", "6.3 %", "5.76 ms", "192 MiB", "6", "1.97×"])
+
+    def test_timeline_of_more_ranks_than_pixels(self):
+        b = self.browser
+        b.medium("")
+        page = FOLDER / "sample-large.html"
+        subprocess.run([SAMPLE_PAGE, str(page), "4096"], check=True)
+        self.assertLess(page.stat().st_size, 5_000_000)
+        b.open(page)
+        self.assertRegex(b.one("#timeline-note").text, r"Every \d+th rank is drawn")
+        for _ in range(5):
+            b.click("[aria-label='Show fewer ranks, larger']")
+        self.assertNotIn("is drawn;", b.one("#timeline-note").text)
+        self.assertRegex(b.hover("#timeline-canvas", 0.5, 0.5), r"rank 20\d\d")
+
     def test_curves_that_are_the_same_take_turns(self):
         b = self.browser
         path = lambda name: b.one(f"path[data-curve='{name}']")
