@@ -153,6 +153,10 @@ class MapBuilder {
   PlanMap map_;
 };
 
+std::string counted(int64_t count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", grouped_text(count), count == 1 ? one : many);
+}
+
 Figure with_note(Figure figure, std::string note) {
   figure.note = std::move(note);
   return figure;
@@ -165,12 +169,12 @@ std::vector<Figure> plan_facts(const PlanReport& report) {
       with_note(Figure::ratio("over_bound", "slowest rank / bound", summary.over_bound()), "at least 1"),
       Figure::ratio("imbalance", "slowest / mean rank", summary.imbalance()),
       with_note(Figure::count("collectives", "collectives a step", summary.collectives),
-                fmt::format("{} rounds", grouped_text(summary.rounds))),
+                counted(summary.rounds, "round", "rounds")),
       Figure::count("waves", "waves", std::ssize(summary.waves)),
       with_note(Figure::bytes("bytes_sent_total", "sent in all", summary.bytes_sent_total),
                 fmt::format("{} by the busiest", bytes_text(summary.bytes_sent_max))),
       with_note(Figure::bytes("padding_bytes", "padding", summary.padding_bytes),
-                fmt::format("{} zero matrices", grouped_text(zero_matrix_count(summary)))),
+                counted(zero_matrix_count(summary), "zero matrix", "zero matrices")),
       with_note(Figure::bytes("scratch_bytes_max", "scratch, at most", summary.scratch_bytes_max),
                 report.scratch_cap > 0 ? fmt::format("cap {}", bytes_text(report.scratch_cap)) : "no cap"),
       Figure::time("plan_ms", "time to plan", report.plan_ns),
@@ -208,8 +212,8 @@ StrategyRow plan_row(const PlanSummary& summary, std::string strategy) {
 std::string problem_words(const Problem& problem, int64_t matrices) {
   std::string text;
   for (const Mesh& mesh : problem.meshes) text += fmt::format("mesh {} · ", mesh_words(mesh));
-  return text + fmt::format("{} parameters · {} elements · {} matrices", grouped_text(std::ssize(problem.parameters)),
-                            magnitude_text(total_elements(problem)), grouped_text(matrices));
+  return text + fmt::format("{} · {} elements · {}", counted(std::ssize(problem.parameters), "parameter", "parameters"),
+                            magnitude_text(total_elements(problem)), counted(matrices, "matrix", "matrices"));
 }
 
 Page plan_page(const PlanReport& report, std::span<const Alternative> others) {

@@ -6,15 +6,17 @@ const svgNamespace = "http://www.w3.org/2000/svg";
 // el("button", {class: "x", onclick: f}, "text", child): attributes that are functions are listeners, null is left out.
 function setUp(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (typeof value === "function") element.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== false) element.setAttribute(name, value === true ? "" : value);
+    if (typeof value === "function")
+      element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== false)
+      element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children.flat().filter((child) => child !== null));
   return element;
 }
 const el = (tag, attributes = {}, ...children) => setUp(document.createElement(tag), attributes, children);
 const svg = (tag, attributes = {}, ...children) =>
-  setUp(document.createElementNS(svgNamespace, tag), attributes, children);
+    setUp(document.createElementNS(svgNamespace, tag), attributes, children);
 
 // Three significant digits; the next unit takes over before "1000" (or "1024") would have to be shown.
 function scaled(value, step, units) {
@@ -36,14 +38,22 @@ const plural = (count, word) => `${countText(count)} ${word}${count === 1 ? "" :
 
 function figureText(figure) {
   switch (figure.unit) {
-    case "ns": return timeText(figure.value);
-    case "bytes": return bytesText(figure.value);
-    case "count": return countText(figure.value);
-    case "number": return String(Number(figure.value.toPrecision(5)));
-    case "share": return percentText(figure.value);
-    case "ratio": return `${ratioText(figure.value)}×`;
-    case "yes_no": return figure.value ? "yes" : "no";
-    default: return figure.value;
+    case "ns":
+      return timeText(figure.value);
+    case "bytes":
+      return bytesText(figure.value);
+    case "count":
+      return countText(figure.value);
+    case "number":
+      return String(Number(figure.value.toPrecision(5)));
+    case "share":
+      return percentText(figure.value);
+    case "ratio":
+      return `${ratioText(figure.value)}×`;
+    case "yes_no":
+      return figure.value ? "yes" : "no";
+    default:
+      return figure.value;
   }
 }
 
@@ -67,7 +77,8 @@ function tickTime(ns, step) {
     size *= 1000;
     unit += 1;
   }
-  return ns === 0 ? "0" : `${(ns / size).toFixed(Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9)))} ${units[unit]}`;
+  return ns === 0 ? "0" :
+                    `${(ns / size).toFixed(Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9)))} ${units[unit]}`;
 }
 
 // Colours are those of the style sheet, which knows about light and dark. A canvas has to ask for them.
@@ -141,20 +152,38 @@ function speak(title, lines) {
 }
 
 // The strategy that all parts show; parts that have it follow.
-const chosen = {strategy: null, listeners: []};
+const chosen = {
+  strategy: null,
+  listeners: []
+};
 function choose(strategy) {
   chosen.strategy = strategy;
   for (const listener of chosen.listeners) listener(strategy);
 }
+// Calls with the place of the chosen one among `names`.
+function followChoice(names, follow) {
+  chosen.listeners.push((strategy) => {
+    if (names.includes(strategy)) follow(names.indexOf(strategy));
+  });
+}
 
 function part(id, title, lead, ...content) {
   const heading = el("h2", {id: `${id}-title`}, title);
-  return el("section", {id, class: "part", "aria-labelledby": `${id}-title`}, heading, el("p", {class: "lead"}, lead), content);
+  return el(
+      "section", {id, class: "part", "aria-labelledby": `${id}-title`}, heading, el("p", {class: "lead"}, lead),
+      content);
 }
 
 function picker(label, names, onchange) {
-  const select = el("select", {onchange: () => onchange(select.selectedIndex)}, names.map((name) => el("option", {}, name)));
+  const select =
+      el("select", {onchange: () => onchange(select.selectedIndex)}, names.map((name) => el("option", {}, name)));
   return {select, field: el("label", {class: "field"}, `${label} `, select)};
+}
+
+function checkbox(label, id, onchange) {
+  return el(
+      "label", {class: "field"},
+      el("input", {type: "checkbox", id, onchange: (event) => onchange(event.target.checked)}), ` ${label}`);
 }
 
 function swatch(background, text, extra = "") {
@@ -163,8 +192,11 @@ function swatch(background, text, extra = "") {
 
 // Columns are figures, but for the first and those in `words`.
 function table(heads, rows, caption, words = []) {
-  return el("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": caption},
-    el("table", {}, el("caption", {class: "unseen"}, caption),
-      el("thead", {}, el("tr", {}, heads.map((head) => el("th", {scope: "col", class: words.includes(head) ? "words" : null}, head)))),
-      el("tbody", {}, rows)));
+  return el(
+      "div", {class: "scroll", tabindex: "0", role: "region", "aria-label": caption},
+      el("table", {}, el("caption", {class: "unseen"}, caption),
+         el("thead", {},
+            el("tr", {},
+               heads.map((head) => el("th", {scope: "col", class: words.includes(head) ? "words" : null}, head)))),
+         el("tbody", {}, rows)));
 }

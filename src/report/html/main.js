@@ -2,28 +2,39 @@
 
 function themeSwitch() {
   const names = ["auto", "light", "dark"];
-  const buttons = names.map((name) =>
-    el("button", {type: "button", "data-theme-name": name, "aria-pressed": String(name === "auto"), onclick: () => {
-      document.documentElement.dataset.theme = name;
-      for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.themeName === name));
-      drawAll();
-    }}, name[0].toUpperCase() + name.slice(1)));
+  const buttons = names.map(
+      (name) =>
+          el("button", {
+            type: "button",
+            "data-theme-name": name,
+            "aria-pressed": String(name === "auto"),
+            onclick: () => {
+              document.documentElement.dataset.theme = name;
+              for (const button of buttons)
+                button.setAttribute("aria-pressed", String(button.dataset.themeName === name));
+              drawAll();
+            }
+          },
+             name[0].toUpperCase() + name.slice(1)));
   return el("div", {class: "segments", role: "group", "aria-label": "Colours"}, buttons);
 }
 
 function factsPart() {
-  const tiles = report.facts.map((fact) =>
-    el("div", {class: "tile", "data-key": fact.key, "data-value": String(fact.value)},
-      el("dt", {}, fact.label), el("dd", {}, figureText(fact)), fact.note ? el("dd", {class: "note"}, fact.note) : null));
+  const tiles = report.facts.map(
+      (fact) =>
+          el("div", {class: "tile", "data-key": fact.key, "data-value": String(fact.value)}, el("dt", {}, fact.label),
+             el("dd", {}, figureText(fact)), fact.note ? el("dd", {class: "note"}, fact.note) : null));
   return el("section", {id: "facts", "aria-label": "Figures"}, el("dl", {class: "tiles"}, tiles));
 }
 
 function head(parts) {
-  const links = parts.filter((p) => p.id !== "facts").map((p) => el("a", {href: `#${p.id}`}, p.querySelector("h2").textContent));
+  const links =
+      parts.filter((p) => p.id !== "facts").map((p) => el("a", {href: `#${p.id}`}, p.querySelector("h2").textContent));
   return [
     el("header", {},
-      el("div", {}, el("p", {class: "brand"}, "Muster"), el("h1", {}, report.title), el("p", {class: "subtitle"}, report.subtitle)),
-      themeSwitch()),
+       el("div", {}, el("p", {class: "brand"}, "Muster"), el("h1", {}, report.title),
+          el("p", {class: "subtitle"}, report.subtitle)),
+       themeSwitch()),
     links.length > 1 ? el("nav", {"aria-label": "Parts"}, links) : null,
   ];
 }
@@ -71,13 +82,13 @@ function drawReport() {
     report.strategies.length > 0 ? strategiesPart() : null,
     report.loads.length > 0 ? loadsPart() : null,
     report.timelines.length > 0 ? timelinePart() : null,
-    report.maps.length > 0 ? mapPart() : null,
+    report.maps.some((map) => map.owner.length > 0) ? mapPart() : null,
   ].filter((part) => part !== null);
-  const notes = report.notes.length > 0 ? el("ul", {class: "notes"}, report.notes.map((note) => el("li", {}, note))) : null;
+  const notes =
+      report.notes.length > 0 ? el("ul", {class: "notes"}, report.notes.map((note) => el("li", {}, note))) : null;
   document.body.append(
-    ...head(parts).filter((part) => part !== null),
-    el("main", {}, parts, notes),
-    el("footer", {}, `Muster ${report.version}`), probe, tip, spoken);
+      ...head(parts).filter((part) => part !== null), el("main", {}, parts, notes),
+      el("footer", {}, `Muster ${report.version}`), probe, tip, spoken);
   followMedium();
   document.addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
   document.addEventListener("scroll", hideTip, {passive: true});

@@ -1,6 +1,13 @@
 // What every rank does in a step. Time runs to the right; a rank has lanes for what it computes and what it exchanges.
 
-const lane = {left: 68, top: 24, best: 16, gap: 6, highest: 640, lowest: 150};
+const lane = {
+  left: 68,
+  top: 24,
+  best: 16,
+  gap: 6,
+  highest: 640,
+  lowest: 150
+};
 
 // The kinds of spans that colours tell apart, and what their names begin with. Others get the colours that are left.
 const spanKinds = [
@@ -31,18 +38,28 @@ function kindsOf(labels) {
 }
 
 function decode(timeline) {
-  const ranks = timeline.ranks.map(([rank, end, tracks]) => ({rank, end, tracks: tracks.map(([exchange, flat]) => {
-    const count = flat.length / 3;
-    const track = {exchange, label: new Int32Array(count), begin: new Float64Array(count), end: new Float64Array(count)};
-    let at = 0;
-    for (let i = 0; i < count; i += 1) {
-      track.label[i] = flat[3 * i];
-      track.begin[i] = at + flat[3 * i + 1];
-      track.end[i] = at = track.begin[i] + flat[3 * i + 2];
-    }
-    return track;
-  })}));
-  const lanesOf = (exchange) => Math.max(1, ...ranks.map((r) => r.tracks.filter((t) => t.exchange === exchange).length));
+  const ranks = timeline.ranks.map(([rank, end, tracks]) => ({
+                                     rank,
+                                     end,
+                                     tracks: tracks.map(([exchange, flat]) => {
+                                       const count = flat.length / 3;
+                                       const track = {
+                                         exchange,
+                                         label: new Int32Array(count),
+                                         begin: new Float64Array(count),
+                                         end: new Float64Array(count)
+                                       };
+                                       let at = 0;
+                                       for (let i = 0; i < count; i += 1) {
+                                         track.label[i] = flat[3 * i];
+                                         track.begin[i] = at + flat[3 * i + 1];
+                                         track.end[i] = at = track.begin[i] + flat[3 * i + 2];
+                                       }
+                                       return track;
+                                     })
+                                   }));
+  const lanesOf = (exchange) =>
+      Math.max(1, ...ranks.map((r) => r.tracks.filter((t) => t.exchange === exchange).length));
   return {...timeline, ranks, kinds: kindsOf(timeline.labels), computeLanes: lanesOf(0), exchangeLanes: lanesOf(1)};
 }
 
@@ -52,8 +69,10 @@ function firstAfter(track, time) {
   let high = track.end.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (track.end[middle] > time) high = middle;
-    else low = middle + 1;
+    if (track.end[middle] > time)
+      high = middle;
+    else
+      low = middle + 1;
   }
   return low;
 }
@@ -63,7 +82,9 @@ function busy(step, rank) {
   for (const track of rank.tracks) {
     for (let i = 0; i < track.label.length; i += 1) {
       const kind = step.kinds.of[track.label[i]];
-      sum[track.exchange ? "exchanging" : kind === "waiting" ? "waiting" : "computing"] += track.end[i] - track.begin[i];
+      sum[track.exchange         ? "exchanging" :
+              kind === "waiting" ? "waiting" :
+                                   "computing"] += track.end[i] - track.begin[i];
     }
   }
   return sum;
@@ -147,10 +168,20 @@ class TimelineView {
     context.beginPath();
     context.rect(lane.left, lane.top, this.width, this.plot);
     context.clip();
-    for (let row = this.shown(this.r0); row < Math.min(this.rows.length, this.r1); row += this.stride) this.drawRow(context, row);
+    for (let row = this.shown(this.r0); row < Math.min(this.rows.length, this.r1); row += this.stride)
+      this.drawRow(context, row);
     context.restore();
     this.drawNames(context, height);
+    this.tell();
     this.onchange();
+  }
+
+  // What it shows, for tests and for who cannot see it.
+  tell() {
+    const {name, ranks, length_ns: length} = this.step;
+    Object.assign(this.canvas.dataset, {t0: this.t0, t1: this.t1, r0: this.r0, r1: this.r1, step: name});
+    const words = `Timeline of ${name}, ${plural(ranks.length, "rank")}, ${timeText(length)}`;
+    this.canvas.setAttribute("aria-label", words);
   }
 
   // The rank that is drawn there.
@@ -203,7 +234,8 @@ class TimelineView {
       const box = this.laneBox(row, track, index);
       context.strokeStyle = colour("text");
       context.lineWidth = 2;
-      context.strokeRect(this.x(track.begin[i]), box.top, Math.max(2, this.x(track.end[i]) - this.x(track.begin[i])), box.height);
+      context.strokeRect(
+          this.x(track.begin[i]), box.top, Math.max(2, this.x(track.end[i]) - this.x(track.begin[i])), box.height);
     }
   }
 
@@ -216,7 +248,9 @@ class TimelineView {
     const room = Math.floor((to - from - 8) / 5.8);
     context.fillStyle = inkOn(fill);
     context.textAlign = "left";
-    context.fillText(text.length <= room ? text : `${text.slice(0, Math.max(1, room - 1))}…`, from + 4, box.top + box.height / 2 + 0.5);
+    context.fillText(
+        text.length <= room ? text : `${text.slice(0, Math.max(1, room - 1))}…`, from + 4,
+        box.top + box.height / 2 + 0.5);
   }
 
   drawNames(context, height) {
@@ -248,9 +282,13 @@ class TimelineView {
   describe({row, track, i}) {
     const [text, , wave, bytes] = this.step.labels[track.label[i]];
     const duration = track.end[i] - track.begin[i];
-    const lines = [`rank ${this.rows[row].rank}`, `${timeText(duration)}, from ${timeText(track.begin[i])} to ${timeText(track.end[i])}`];
+    const lines = [
+      `rank ${this.rows[row].rank}`,
+      `${timeText(duration)}, from ${timeText(track.begin[i])} to ${timeText(track.end[i])}`
+    ];
     if (wave >= 0) lines.push(`wave ${wave}`);
-    if (bytes > 0) lines.push(`${bytesText(bytes)}${duration > 0 ? `, ${((bytes / duration)).toPrecision(3)} GB/s` : ""}`);
+    if (bytes > 0)
+      lines.push(`${bytesText(bytes)}${duration > 0 ? `, ${((bytes / duration)).toPrecision(3)} GB/s` : ""}`);
     return {title: text, lines};
   }
 
@@ -269,7 +307,12 @@ class TimelineView {
       const {tracks} = this.rows[row];
       const index = Math.min(old.index, tracks.length - 1);
       if (index < 0 || tracks[index].label.length === 0) return null;
-      this.selected = {row, track: tracks[index], index, i: Math.min(tracks[index].label.length - 1, firstAfter(tracks[index], old.track.begin[old.i]))};
+      this.selected = {
+        row,
+        track: tracks[index],
+        index,
+        i: Math.min(tracks[index].label.length - 1, firstAfter(tracks[index], old.track.begin[old.i]))
+      };
     }
     const {row, track, i} = this.selected;
     const middle = (track.begin[i] + track.end[i]) / 2;

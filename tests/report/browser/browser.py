@@ -20,9 +20,17 @@ class Browser:
         self._profile = tempfile.mkdtemp(prefix="muster-browser-")
         options = webdriver.ChromeOptions()
         options.binary_location = shutil.which("chromium")
-        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-                         "--no-first-run", "--disable-background-networking", "--force-color-profile=srgb",
-                         f"--user-data-dir={self._profile}"):
+        for argument in (
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--force-color-profile=srgb",
+            f"--user-data-dir={self._profile}",
+        ):
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = webdriver.Chrome(service=Service(shutil.which("chromedriver")), options=options)
@@ -37,15 +45,22 @@ class Browser:
         self.driver.get_log("browser")
         self.driver.get_log("performance")
         self.driver.get(path.as_uri())
-        WebDriverWait(self.driver, 20).until(lambda d: d.execute_script("return document.documentElement.dataset.drawn"))
+        WebDriverWait(self.driver, 20).until(
+            lambda d: d.execute_script("return document.documentElement.dataset.drawn")
+        )
 
     def size(self, width, height=900):
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
-                                    {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+        )
 
     def medium(self, media, scheme="light"):
         """`media` is "print" or, for the screen, empty."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}]
+        features = [
+            {"name": "prefers-color-scheme", "value": scheme},
+            {"name": "prefers-reduced-motion", "value": "reduce"},
+        ]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
     def shoot(self, name):
@@ -110,11 +125,16 @@ class Browser:
     def _place(self, css, across, down):
         element = self.one(css)
         # Scrolling hides the tooltip, two frames later at most.
-        self.driver.execute_async_script("""
+        self.driver.execute_async_script(
+            """
             const [element, done] = arguments;
             element.scrollIntoView({block: 'center'});
-            requestAnimationFrame(() => requestAnimationFrame(() => done()));""", element)
-        box = self.script("const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.width, b.height]", element)
+            requestAnimationFrame(() => requestAnimationFrame(() => done()));""",
+            element,
+        )
+        box = self.script(
+            "const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.width, b.height]", element
+        )
         return box[0] + box[2] * across, box[1] + box[3] * down
 
     def _mouse(self, kind, place, **more):
