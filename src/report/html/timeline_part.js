@@ -90,7 +90,7 @@ function moveByKeys(view) {
 }
 
 function timelineTable(view) {
-  const most = 64;
+  const most = 32;
   const ranks = view.step.ranks.slice().sort((a, b) => b.end - a.end || a.rank - b.rank).slice(0, most);
   const rows = ranks.map((rank) => {
     const sums = busy(view.step, rank);
