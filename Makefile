@@ -14,6 +14,7 @@ build: setup
 	$(call compile,release,muster_cli)
 
 test: check-format
+	@scripts/setup test
 	$(call configure,release)
 	$(call compile,release)
 	$(call run_tests,release)

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "arguments.h"
+#include "bench_page.h"
 #include "model_arguments.h"
 #include "output.h"
 #include "plan_choice.h"
@@ -34,6 +35,7 @@ struct BenchArguments {
   Ranks ranks;
   std::string steps;
   std::string trace;
+  std::string html;
   std::string graph;
   std::string coefficients;
   bool json = false;
@@ -54,15 +56,18 @@ double step_ms(const BenchResult& result) { return milliseconds(run::median(resu
 
 std::string time_ms(double ms) { return fmt::format("{:.{}f}", ms, ms < 10 ? 2 : 1); }
 
+std::string how_text(const Outcome& outcome) {
+  const Ranks& ranks = outcome.arguments.ranks;
+  if (ranks.cuda()) return fmt::format("cuda, {}", outcome.graph ? "recorded" : "not recorded");
+  return fmt::format("{} thread{} each", ranks.threads(), ranks.threads() == 1 ? "" : "s");
+}
+
 std::string table_text(const Outcome& outcome) {
   const auto colour = wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff;
   const Ranks& ranks = outcome.arguments.ranks;
-  const std::string where = ranks.cuda()
-                                ? fmt::format("cuda, {}", outcome.graph ? "recorded" : "not recorded")
-                                : fmt::format("{} thread{} each", ranks.threads(), ranks.threads() == 1 ? "" : "s");
   std::string out = fmt::format("{} on {} rank{} ({}), {}: medians of {} steps, taken in turn\n\n",
                                 report::printable(outcome.problem.model), outcome.problem.ranks,
-                                outcome.problem.ranks == 1 ? "" : "s", ranks.comm(), where, outcome.steps);
+                                outcome.problem.ranks == 1 ? "" : "s", ranks.comm(), how_text(outcome), outcome.steps);
   std::vector<std::string> heads{"strategy", "waves",   "step ms", "min",     "host ms", "calls",    "messages",
                                  "sent",     "kernels", "scratch", "padding", "equal",   "speed-up", "predicted"};
   if (ranks.cuda()) heads.insert(heads.end(), {"steady ms", "first s"});
@@ -131,23 +136,24 @@ std::string json_text(const Outcome& outcome) {
 }
 
 std::string trace_text(const Outcome& outcome) {
-  std::vector<report::TracedStep> steps;
+  std::vector<std::string> names;
   for (size_t i = 0; i < outcome.cases.size(); ++i) {
-    const BenchResult& r = outcome.results[i];
-    const std::string title =
-        fmt::format("{}, {} wave{}", name(outcome.cases[i].strategy), r.waves, r.waves == 1 ? "" : "s");
-    for (size_t rank = 0; rank < r.timelines.size(); ++rank) {
-      const run::Timeline& t = r.timelines[rank];
-      steps.push_back({static_cast<int32_t>(rank), title, t.begin_ns, t.end_ns, t.events});
-    }
+    const int64_t waves = outcome.results[i].waves;
+    names.push_back(fmt::format("{}, {} wave{}", name(outcome.cases[i].strategy), waves, waves == 1 ? "" : "s"));
   }
-  return report::trace_json(steps);
+  return report::trace_json(traced_steps(outcome.results, names));
+}
+
+std::string page_text(const Outcome& outcome) {
+  const std::string how = fmt::format("{} · {}", outcome.arguments.ranks.comm(), how_text(outcome));
+  return report::page_html(bench_page(outcome.problem, outcome.cases, outcome.results, how));
 }
 
 void run(const BenchArguments& arguments) {
   arguments.ranks.check();
   const int64_t steps = arguments.steps.empty() ? 5 : parse_integer("--steps", arguments.steps, {1, 100'000});
   if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
+  if (!arguments.html.empty()) check_folder("--html", arguments.html);
   std::vector<PlanOptions> cases = arguments.plans.list(arguments.ranks.cost());
   bool graph = true;
   if (!arguments.graph.empty()) {
@@ -176,7 +182,7 @@ void run(const BenchArguments& arguments) {
   Progress progress(arguments.ranks.prints() ? Progress::Show::kIfTerminal : Progress::Show::kNever);
   arguments.ranks.run(problem.ranks, [&](Communicator& communicator, const Device& device) {
     run::BenchOptions options{.steps = steps, .threads = arguments.ranks.threads(), .device = device, .graph = graph};
-    options.trace = !arguments.trace.empty();
+    options.trace = !arguments.trace.empty() || !arguments.html.empty();
     if (arguments.ranks.cuda()) {
       options.warmup = kDeviceWarmup;
       options.steady = kSteadySteps;
@@ -193,6 +199,9 @@ void run(const BenchArguments& arguments) {
   progress.clear();
   if (!arguments.trace.empty()) {
     for_flag("--trace", [&] { report::write_file(arguments.trace, trace_text(outcome)); });
+  }
+  if (!arguments.html.empty()) {
+    for_flag("--html", [&] { report::write_file(arguments.html, page_text(outcome)); });
   }
   print(arguments.json ? json_text(outcome) : table_text(outcome));
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -212,6 +221,8 @@ void add_bench_command(CLI::App& app) {
   command.add_option("--steps", arguments->steps, "Timed steps of each, after some to warm up (default 5)")
       ->type_name("N");
   command.add_option("--trace", arguments->trace, "Write a timeline of one more step of each, for ui.perfetto.dev")
+      ->type_name("FILE");
+  command.add_option("--html", arguments->html, "Also write a report: one HTML file, with that timeline")
       ->type_name("FILE");
   add_graph_option(command, arguments->graph, "default on");
   add_coefficients_option(command, arguments->coefficients);

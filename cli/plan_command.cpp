@@ -1,5 +1,6 @@
 #include "plan_command.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -14,15 +15,17 @@
 #include "plan/explain.h"
 #include "plan_choice.h"
 #include "report/explain_text.h"
-#include "report/plan_html.h"
 #include "report/plan_json.h"
+#include "report/plan_page.h"
 #include "report/plan_table.h"
+#include "report/text.h"
 #include "report/write_file.h"
 
 namespace muster::cli {
 namespace {
 
 constexpr int64_t kMib = 1 << 20;
+constexpr int64_t kExchangeRanksMax = 1 << 24;  // of a strategy that is only compared with: some 3 s
 
 struct PlanArguments {
   ModelArguments model;
@@ -62,6 +65,36 @@ PlanOptions plan_options(const PlanArguments& arguments) {
   return options;
 }
 
+// What a page shows beside the plan: how the others would do, in the order of their names' list but `chunked` first,
+// which gives matrices to ranks in turn. One that cannot plan the model is noted.
+std::string page_text(const report::PlanReport& report, const PlanOptions& options) {
+  std::vector<Strategy> strategies = all_strategies();
+  std::erase(strategies, options.strategy);
+  std::ranges::stable_partition(strategies, [](Strategy s) { return s == Strategy::kChunked; });
+  std::vector<report::Alternative> others;
+  std::vector<std::string> left_out;
+  for (const Strategy strategy : strategies) {
+    const int64_t exchanges = std::ssize(report.plan.owner);
+    if (strategy == Strategy::kPerMatrix && exchanges > kExchangeRanksMax / report.problem.ranks) {
+      left_out.push_back(fmt::format("per_matrix is left out: {} exchanges of {} ranks take long to add up.",
+                                     report::grouped_text(exchanges), report::grouped_text(report.problem.ranks)));
+      continue;
+    }
+    PlanOptions other = options;
+    other.strategy = strategy;
+    other.waves = 0;
+    try {
+      const Plan plan = make_plan(report.problem, other);
+      others.push_back({std::string(name(strategy)), summarize(report.problem, plan, options.cost)});
+    } catch (const InvalidArgument& error) {
+      left_out.push_back(fmt::format("{} cannot plan this model: {}.", name(strategy), error.what()));
+    }
+  }
+  report::Page page = report::plan_page(report, others);
+  page.notes.insert(page.notes.end(), left_out.begin(), left_out.end());
+  return report::page_html(page);
+}
+
 void run(const PlanArguments& arguments) {
   const PlanOptions options = plan_options(arguments);
   std::vector<int64_t> groups;
@@ -69,6 +102,7 @@ void run(const PlanArguments& arguments) {
     groups = parse_integers("--groups", arguments.groups, {1});
     require_strategy("--groups " + arguments.groups, Strategy::kGrouped, options.strategy);
   }
+  if (!arguments.html.empty()) check_folder("--html", arguments.html);
   Problem problem = arguments.model.load();
   if (!groups.empty()) problem.group_sizes = groups;
 
@@ -90,7 +124,7 @@ void run(const PlanArguments& arguments) {
     explanation = for_flag("--explain", [&] { return plan::explain(problem, plan, options.cost, arguments.explain); });
   }
   if (!arguments.html.empty()) {
-    for_flag("--html", [&] { report::write_file(arguments.html, report::plan_html(report)); });
+    for_flag("--html", [&] { report::write_file(arguments.html, page_text(report, options)); });
   }
   if (arguments.json) {
     print(report::plan_json(report, explanation ? &*explanation : nullptr));
@@ -116,7 +150,8 @@ void add_plan_command(CLI::App& app) {
       ->type_name("M");
   command.add_option("--cost", arguments->cost, "h200 (default), cpu, or a JSON cost table")->type_name("FILE");
   command.add_option("--explain", arguments->explain, "Say why this parameter goes where it goes")->type_name("PARAM");
-  command.add_option("--html", arguments->html, "Also write the plan as one HTML page")->type_name("FILE");
+  command.add_option("--html", arguments->html, "Also write a report: one HTML file, beside other strategies")
+      ->type_name("FILE");
   command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");
   command.footer("Example: muster plan moe-397b --mesh fsdp=16,ep=8 --scratch-mib 2048");
   command.callback([arguments] { run(*arguments); });

@@ -1,4 +1,4 @@
-// The files of presets/, embedded by the build (cmake/presets.cmake).
+// The files of presets/, embedded by the build (cmake/embed.cmake).
 #pragma once
 
 #include <span>

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "report/lanes.h"
+
 namespace muster::report {
 namespace {
 
@@ -59,27 +61,17 @@ class Trace {
   void add(const TracedStep& step) {
     const int64_t shift = begin_.at(step.name) - step.begin_ns;
     emit(step.name, "step", {step.rank, kCompute, step.begin_ns + shift, step.end_ns + shift}, nullptr);
-    std::vector<const TraceEvent*> sorted;
-    for (const TraceEvent& event : step.events) sorted.push_back(&event);
-    // Of two that begin together, the longer one is around the other.
-    std::stable_sort(sorted.begin(), sorted.end(), [](const TraceEvent* a, const TraceEvent* b) {
-      return a->begin_ns != b->begin_ns ? a->begin_ns < b->begin_ns : a->end_ns > b->end_ns;
-    });
-    std::vector<int64_t> busy_until;  // of each exchange track
-    for (const TraceEvent* event : sorted) {
+    Lanes exchanges;
+    for (const TraceEvent* event : in_order(step.events)) {
       Span span{step.rank, kCompute, event->begin_ns + shift, event->end_ns + shift};
       if (event->exchange) {
         // Slices of a track must nest: what overlaps goes to the next one.
-        size_t lane = 0;
-        while (lane < busy_until.size() && busy_until[lane] > span.begin_ns) ++lane;
-        if (lane == busy_until.size()) busy_until.push_back(0);
-        busy_until[lane] = span.end_ns;
-        span.track = kFirstExchange + static_cast<int>(lane);
+        span.track = kFirstExchange + static_cast<int>(exchanges.place(span.begin_ns, span.end_ns));
       }
       emit(event->name, event->exchange ? "exchange" : "compute", span, event);
     }
     int& lanes = lanes_[step.rank];
-    lanes = std::max({lanes, 1, static_cast<int>(busy_until.size())});
+    lanes = std::max({lanes, 1, static_cast<int>(exchanges.count())});
   }
 
   void emit(const std::string& name, const char* category, const Span& span, const TraceEvent* event) {

@@ -27,6 +27,19 @@ holds '{e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_
 holds 'len([e for e in trace["traceEvents"] if e.get("cat") == "step"]) == 4'
 holds 'any(e.get("cat") == "exchange" and e["args"]["bytes"] > 0 for e in trace["traceEvents"])'
 
+echo "== --html"
+gives page "$muster" bench "$small" --ranks 2 --strategy megabatch,global --html "$work/page.html" --json
+grep -q '</html>' "$work/page.html" || fail "--html"
+python3 - "$work/page.html" >"$work/shown.json" <<'PYTHON'
+import re, sys
+print(re.search('id="data">(.*?)</script>', open(sys.argv[1]).read())[1])
+PYTHON
+holds '[t["name"] for t in shown["timelines"]] == ["megabatch", "global"]'
+holds '[len(t["ranks"]) for t in shown["timelines"]] == [2, 2]'
+holds '[m["strategy"] for m in shown["maps"]] == [s["strategy"] for s in page["strategies"]]'
+holds '__builtins__["all"](f["value"] == s[f["key"]] for row, s in zip(shown["strategies"], page["strategies"])
+  for f in row["figures"] if f["unit"] in ("bytes", "count"))'
+
 echo "== over MPI"
 if has_mpi; then
   for ranks in 1 2 4; do
@@ -53,6 +66,7 @@ refuses 2 '--graph' "$muster" bench "$small" --ranks 2 --graph on,off
 refuses 2 '--graph' "$muster" bench "$small" --ranks 2 --graph off
 refuses 2 '--coefficients' "$muster" bench "$small" --ranks 2 --coefficients ''
 refuses 2 '--trace' "$muster" bench "$small" --ranks 2 --trace "$work/no/such/folder"
+refuses 2 '--html' "$muster" bench "$small" --ranks 2 --html "$work/no/such/page.html"
 refuses 2 '--cost' "$muster" bench "$small" --ranks 2 --cost "$work/none"
 refuses 2 '--mesh' "$muster" bench "$small"
 
