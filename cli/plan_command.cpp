@@ -14,9 +14,9 @@
 #include "output.h"
 #include "plan/explain.h"
 #include "plan_choice.h"
+#include "plan_others.h"
 #include "report/explain_text.h"
 #include "report/plan_json.h"
-#include "report/plan_page.h"
 #include "report/plan_table.h"
 #include "report/text.h"
 #include "report/write_file.h"
@@ -25,7 +25,6 @@ namespace muster::cli {
 namespace {
 
 constexpr int64_t kMib = 1 << 20;
-constexpr int64_t kExchangeRanksMax = 1 << 24;  // of a strategy that is only compared with: some 3 s
 
 struct PlanArguments {
   ModelArguments model;
@@ -65,36 +64,6 @@ PlanOptions plan_options(const PlanArguments& arguments) {
   return options;
 }
 
-// What a page shows beside the plan: how the others would do, in the order of their names' list but `chunked` first,
-// which gives matrices to ranks in turn. One that cannot plan the model is noted.
-std::string page_text(const report::PlanReport& report, const PlanOptions& options) {
-  std::vector<Strategy> strategies = all_strategies();
-  std::erase(strategies, options.strategy);
-  std::ranges::stable_partition(strategies, [](Strategy s) { return s == Strategy::kChunked; });
-  std::vector<report::Alternative> others;
-  std::vector<std::string> left_out;
-  for (const Strategy strategy : strategies) {
-    const int64_t exchanges = std::ssize(report.plan.owner);
-    if (strategy == Strategy::kPerMatrix && exchanges > kExchangeRanksMax / report.problem.ranks) {
-      left_out.push_back(fmt::format("per_matrix is left out: {} exchanges of {} ranks take long to add up.",
-                                     report::grouped_text(exchanges), report::grouped_text(report.problem.ranks)));
-      continue;
-    }
-    PlanOptions other = options;
-    other.strategy = strategy;
-    other.waves = 0;
-    try {
-      const Plan plan = make_plan(report.problem, other);
-      others.push_back({std::string(name(strategy)), summarize(report.problem, plan, options.cost)});
-    } catch (const InvalidArgument& error) {
-      left_out.push_back(fmt::format("{} cannot plan this model: {}.", name(strategy), error.what()));
-    }
-  }
-  report::Page page = report::plan_page(report, others);
-  page.notes.insert(page.notes.end(), left_out.begin(), left_out.end());
-  return report::page_html(page);
-}
-
 void run(const PlanArguments& arguments) {
   const PlanOptions options = plan_options(arguments);
   std::vector<int64_t> groups;
@@ -124,7 +93,8 @@ void run(const PlanArguments& arguments) {
     explanation = for_flag("--explain", [&] { return plan::explain(problem, plan, options.cost, arguments.explain); });
   }
   if (!arguments.html.empty()) {
-    for_flag("--html", [&] { report::write_file(arguments.html, page_text(report, options)); });
+    for_flag("--html",
+             [&] { report::write_file(arguments.html, report::page_html(plan_page_with_others(report, options))); });
   }
   if (arguments.json) {
     print(report::plan_json(report, explanation ? &*explanation : nullptr));

@@ -21,8 +21,10 @@
 #include "progress.h"
 #include "ranks.h"
 #include "report/text.h"
+#include "report/write_file.h"
 #include "shipped_text.h"
 #include "train_output.h"
+#include "train_page.h"
 
 namespace muster::cli {
 namespace {
@@ -42,6 +44,8 @@ struct TrainArguments {
   std::string save_every;
   std::string until;
   std::string resume;
+  std::string report;
+  std::vector<std::string> beside;
   bool json = false;
 };
 
@@ -127,7 +131,7 @@ std::optional<double> read_target(const TrainArguments& arguments, int64_t runs)
 
 train::TrainOptions read_options(const TrainArguments& arguments, int64_t runs) {
   constexpr Range kSteps{1, 10'000'000};
-  train::TrainOptions options{.save = arguments.save, .resume = arguments.resume};
+  train::TrainOptions options{.save = arguments.save, .resume = arguments.resume, .trace = !arguments.report.empty()};
   if (!arguments.until.empty()) options.until = parse_integer("--until", arguments.until, kSteps);
   if (!arguments.save_every.empty()) {
     options.save_every = parse_integer("--save-every", arguments.save_every, kSteps);
@@ -198,6 +202,10 @@ void run(const TrainArguments& arguments) {
   outcome.several = !arguments.runs.empty();
   outcome.target = read_target(arguments, runs);
   const train::TrainOptions options = read_options(arguments, runs);
+  for (const std::string& file : arguments.beside) {
+    outcome.beside.push_back(for_flag("--beside", [&] { return read_training(file); }));
+  }
+  if (!arguments.report.empty()) check_folder("--report", arguments.report);
   const std::string text = arguments.text.empty()
                                ? std::string(shipped_text())
                                : for_flag("--text", [&] { return model::read_file(arguments.text); });
@@ -220,6 +228,11 @@ void run(const TrainArguments& arguments) {
   });
   if (!arguments.processes.prints()) return;
   teller.clear();
+  teller.tell(train_comparison(outcome));
+  if (!arguments.report.empty()) {
+    for_flag("--report", [&] { report::write_file(arguments.report, report::page_html(train_page(outcome))); });
+    teller.tell(fmt::format("report: {}\n", arguments.report));
+  }
   if (arguments.json) {
     print(train_json(outcome));
   } else if (outcome.several) {
@@ -264,6 +277,10 @@ void add_train_command(CLI::App& app) {
   command
       .add_option("--resume", arguments->resume, "Go on from a checkpoint, on any ranks; flags not given are its own")
       ->type_name("DIR");
+  command.add_option("--report", arguments->report, "Write a report")->type_name("F.html");
+  command.add_option("--beside", arguments->beside, "Other trainings, as --json printed them, for the report")
+      ->type_name("F.json")
+      ->delimiter(',');
   command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");
   command.footer(
       "Losses do not depend on ranks, threads, mesh, strategy, waves or orders: to the bit.\nExample: muster train "

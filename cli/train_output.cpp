@@ -1,5 +1,6 @@
 #include "train_output.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -58,13 +59,25 @@ std::vector<double> TrainOutcome::seconds() const {
   return out;
 }
 
-std::string train_heading(const TrainOutcome& outcome) {
+bool TrainOutcome::same_losses() const {
+  return std::ranges::all_of(beside, [&](const OtherTraining& other) { return other.losses == runs.front().losses; });
+}
+
+std::string training_name(const TrainOutcome& outcome) {
+  return fmt::format("{}, {}", outcome.mesh, name(outcome.execution.plan.strategy));
+}
+
+std::string training_words(const TrainOutcome& outcome) {
   const train::ModelConfig& model = outcome.recipe.model;
+  return fmt::format("{} layers of {}, {} heads, {} tokens a sequence; {} in {}", model.layers, model.width,
+                     model.heads, model.context, field(outcome.recipe, "optimizer"), field(outcome.recipe, "dtype"));
+}
+
+std::string train_heading(const TrainOutcome& outcome) {
   const int threads = outcome.execution.threads;
-  return fmt::format("{} layers of {}, {} heads, {} tokens a sequence; {} in {}; {}, {} ({}), {} thread{} each\n\n",
-                     model.layers, model.width, model.heads, model.context, field(outcome.recipe, "optimizer"),
-                     field(outcome.recipe, "dtype"), name(outcome.execution.plan.strategy), outcome.mesh, outcome.comm,
-                     threads, threads == 1 ? "" : "s");
+  return fmt::format("{}; {}, {} ({}), {} thread{} each\n\n", training_words(outcome),
+                     name(outcome.execution.plan.strategy), outcome.mesh, outcome.comm, threads,
+                     threads == 1 ? "" : "s");
 }
 
 std::string train_line(int64_t step, double loss, double tokens_per_s, double optimizer_share) {
@@ -92,6 +105,19 @@ std::string train_statistics(const TrainOutcome& outcome) {
   return out;
 }
 
+std::string train_comparison(const TrainOutcome& outcome) {
+  std::string out;
+  for (const OtherTraining& other : outcome.beside) {
+    const std::vector<double>& mine = outcome.runs.front().losses;
+    const auto [here, there] = std::ranges::mismatch(mine, other.losses);
+    const bool same = here == mine.end() && there == other.losses.end();
+    out += fmt::format(
+        "beside {}: {}\n", other.name,
+        same ? "the same losses, bit for bit" : fmt::format("other losses from step {} on", here - mine.begin() + 1));
+  }
+  return out;
+}
+
 std::string train_json(const TrainOutcome& outcome) {
   const TrainResult& first = outcome.runs.front();
   Json recipe = Json::object();
@@ -105,6 +131,7 @@ std::string train_json(const TrainOutcome& outcome) {
                {"strategy", name(outcome.execution.plan.strategy)},
                {"plan", plan_json(first)},
                {"recipe", std::move(recipe)}});
+  if (!outcome.beside.empty()) json["same_losses"] = outcome.same_losses();
   if (outcome.several) {
     const std::vector<double> losses = outcome.final_losses();
     const std::vector<double> seconds = outcome.seconds();

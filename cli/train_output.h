@@ -10,6 +10,12 @@
 
 namespace muster::cli {
 
+// One that was made before.
+struct OtherTraining {
+  std::string name;  // "fsdp=4, global"
+  std::vector<double> losses;
+};
+
 struct TrainOutcome {
   train::Recipe recipe;  // of the first run; each run has the next seed
   train::Execution execution{};
@@ -18,16 +24,22 @@ struct TrainOutcome {
   bool several = false;  // --runs was given
   std::optional<double> target{};
   std::vector<train::TrainResult> runs{};
+  std::vector<OtherTraining> beside{};
 
   std::vector<double> final_losses() const;
   std::vector<double> seconds() const;
+  bool same_losses() const;  // of the first run and all beside it, to the bit
 };
 
+std::string training_name(const TrainOutcome& outcome);  // "fsdp=4, global"
+
+std::string training_words(const TrainOutcome& outcome);  // "4 layers of 128, 4 heads, 64 tokens a sequence; ..."
 std::string train_heading(const TrainOutcome& outcome);
 // One of the lines that tell how it goes.
 std::string train_line(int64_t step, double loss, double tokens_per_s, double optimizer_share);
 std::string train_ending(const train::TrainResult& result);
 std::string train_statistics(const TrainOutcome& outcome);  // of several runs
+std::string train_comparison(const TrainOutcome& outcome);  // with those beside it
 std::string train_json(const TrainOutcome& outcome);
 
 }  // namespace muster::cli

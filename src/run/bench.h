@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "run/timeline.h"
 #include "run/workload.h"
 
 namespace muster::run {
@@ -20,13 +21,6 @@ struct BenchOptions {
   bool trace = false;  // keep what happened in one more step, which is not timed
   // Called on every rank before each step: a share of the whole, and which case comes next.
   std::function<void(double done, size_t next)> progress = [](double, size_t) {};
-};
-
-// One rank's step, by its own clock.
-struct Timeline {
-  int64_t begin_ns = 0;  // all ranks had left a barrier
-  int64_t end_ns = 0;
-  std::vector<TraceEvent> events;
 };
 
 struct BenchResult {

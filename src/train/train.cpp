@@ -49,10 +49,12 @@ TrainResult train(const Recipe& recipe, const Corpus& corpus, const Execution& e
   result.unigram_entropy = corpus.unigram_entropy();
   result.parameters = trainer.elements();
   result.tokens_a_step = recipe.batch * recipe.model.context;
+  result.problem = trainer.optimizer().problem();
   result.plan = trainer.optimizer().plan();
-  result.summary = summarize(trainer.optimizer().problem(), result.plan, execution.plan.cost);
+  result.summary = summarize(result.problem, result.plan, execution.plan.cost);
   const int64_t last = options.until > 0 ? std::min(options.until, recipe.steps) : recipe.steps;
   while (trainer.steps() < last) {
+    if (options.trace && trainer.steps() + 1 == last) trainer.trace_next();
     const TrainedStep step = trainer.step();
     position.losses.push_back(step.loss);
     result.step_ns.push_back(step.total_ns);
@@ -61,6 +63,7 @@ TrainResult train(const Recipe& recipe, const Corpus& corpus, const Execution& e
     const bool due = trainer.steps() == last || (options.save_every > 0 && trainer.steps() % options.save_every == 0);
     if (due && !options.save.empty()) save(options.save, position, trainer, communicator);
   }
+  if (options.trace) result.timelines = run::gather_timelines(communicator, trainer.timeline());
   result.losses = std::move(position.losses);
   result.final_loss = trainer.held_out_loss();
   return result;

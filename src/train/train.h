@@ -17,6 +17,7 @@ struct TrainOptions {
   std::string save{};      // directory for checkpoints; empty: none
   int64_t save_every = 0;  // steps; 0: only at the end
   std::string resume{};    // directory of a checkpoint to go on from; empty: begin anew
+  bool trace = false;      // keep what happened in the last step
   // Called on every rank after each step; `done` counts from 1.
   std::function<void(int64_t done, const TrainedStep& step)> progress = [](int64_t, const TrainedStep&) {};
 };
@@ -30,8 +31,10 @@ struct TrainResult {
   double unigram_entropy = 0;         // of the text: what a loss without any context would be
   int64_t parameters = 0;             // weights in all
   int64_t tokens_a_step = 0;
+  Problem problem{};
   Plan plan{};
   PlanSummary summary{};
+  std::vector<run::Timeline> timelines{};  // one a rank, on rank 0, if asked for
 
   double seconds() const;          // in steps
   double tokens_per_s() const;     // 0 if no step was made

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -113,10 +114,13 @@ double Trainer::sum_over_ranks(std::vector<double>& values) {
 }
 
 TrainedStep Trainer::step() {
+  const bool trace = std::exchange(trace_, false);
+  if (trace) communicator_.barrier("traced step")->wait();
   const int64_t begin = now_ns();
   const int64_t sequences = recipe_.batch / recipe_.slots;
   const auto tokens = static_cast<double>(recipe_.batch * model_.context);
   gather_.run(weights_, whole_);
+  const int64_t gathered = now_ns();
   std::vector<double> losses(static_cast<size_t>(recipe_.slots));
   for_each_pass(sum_.own(), [&](int64_t slot, Gpt<float>& gpt) {
     std::vector<int32_t> batch(static_cast<size_t>(gpt.tokens_in()));
@@ -125,6 +129,7 @@ TrainedStep Trainer::step() {
     std::fill(gradients.begin(), gradients.end(), 0.0F);
     losses[slot] = gpt.loss_and_gradients(whole_, batch, 1 / tokens, gradients);
   });
+  const int64_t computed = now_ns();
   const double loss = sum_over_ranks(losses) / tokens;
   if (!std::isfinite(loss)) throw Error(fmt::format("step {}: the loss is {}", steps() + 1, loss));
   sum_.run(gradients_);
@@ -133,8 +138,16 @@ TrainedStep Trainer::step() {
   optimizer_->group(0).lr = recipe_.lr * rate;
   optimizer_->group(1).lr = recipe_.adamw_lr * rate;
   const int64_t before = now_ns();
-  optimizer_->step(gradient_pointers_);
+  optimizer_->step(gradient_pointers_, {.trace = trace});
   const int64_t end = now_ns();
+  if (trace) {
+    timeline_ = {begin, end, {}};
+    timeline_.events.push_back({"gather weights", true, -1, begin, gathered, 0});
+    timeline_.events.push_back({"forward and backward", false, -1, gathered, computed, 0});
+    timeline_.events.push_back({"sum gradients", true, -1, computed, before, 0});
+    const std::vector<TraceEvent> of_optimizer = optimizer_->trace();
+    timeline_.events.insert(timeline_.events.end(), of_optimizer.begin(), of_optimizer.end());
+  }
   return {loss, end - begin, end - before};
 }
 

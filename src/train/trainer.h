@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/thread_pool.h"
 #include "muster/optimizer.h"
+#include "run/timeline.h"
 #include "train/corpus.h"
 #include "train/gpt.h"
 #include "train/problem.h"
@@ -39,6 +40,9 @@ class Trainer {
 
   // Throws Error, on all ranks and before weights are changed, if the loss is not finite.
   TrainedStep step();
+  // The next one is traced: what happened in it is in timeline().
+  void trace_next() { trace_ = true; }
+  const run::Timeline& timeline() const { return timeline_; }
   int64_t steps() const { return optimizer_->steps(); }
   // Of the text that is not learnt from, a token.
   double held_out_loss();
@@ -75,6 +79,8 @@ class Trainer {
   kernels::cpu::ThreadPool threads_;
   std::vector<Gpt<float>> passes_;  // one a thread
   std::unique_ptr<Optimizer> optimizer_;
+  bool trace_ = false;
+  run::Timeline timeline_;
 };
 
 }  // namespace muster::train

@@ -56,6 +56,21 @@ refuses 2 '--resume' "$muster" train --resume "$work/none"
 rm "$work"/saved/state-?/muster.index.json
 refuses 2 'muster.index.json' "$muster" train --resume "$work/saved"
 
+echo "== reports, and other trainings beside"
+"$muster" train "${tiny[@]}" --json >"$work/one.json"
+"$muster" train "${tiny[@]}" --seed 9 --json >"$work/nine.json"
+text=$("$muster" train "${tiny[@]}" --ranks 2 --report "$work/report.html" --beside "$work/one.json,$work/nine.json")
+for part in 'beside fsdp=1, global: the same losses, bit for bit' 'beside fsdp=1, global: other losses from step 1 on' \
+  "report: $work/report.html"; do
+  grep -qF -- "$part" <<<"$text" || fail "the text lacks: $part"
+done
+grep -q 'A small GPT learns on 2 ranks' "$work/report.html" || fail "the report has no title"
+gives other "$muster" train "${tiny[@]}" --ranks 2 --beside "$work/one.json" --json
+holds 'other["same_losses"] is True'
+refuses 2 '--beside' "$muster" train "${tiny[@]}" --beside "$work/none.json"
+refuses 2 'is not what `muster train --json` prints' "$muster" train "${tiny[@]}" --beside "$work/report.html"
+refuses 2 '--report' "$muster" train "${tiny[@]}" --report "$work/none/report.html"
+
 echo "== several runs"
 gives runs "$muster" train "${tiny[@]}" --runs 3 --target 4.2 --json
 holds 'not {"mean", "std", "p", "time_mean", "time_std"} - set(runs)'

@@ -309,6 +309,58 @@ class BenchReport(ReportTest, unittest.TestCase):
         self.look("bench")
 
 
+class TrainReport(ReportTest, unittest.TestCase):
+    """As `make demo` makes it, but short: one rank, four, and four with another strategy."""
+
+    @classmethod
+    def make(cls):
+        page, steps = FOLDER / "train.html", ("train", "--steps", "8")
+        others = []
+        for name, arguments in {"one": (), "four": ("--ranks", "4")}.items():
+            others.append(FOLDER / f"train-{name}.json")
+            others[-1].write_text(json.dumps(muster(*steps, *arguments)))
+        beside = ",".join(map(str, others))
+        cls.json = muster(
+            *steps, "--ranks", "4", "--strategy", "megabatch", "--beside", beside, "--report", str(page)
+        )
+        return page
+
+    def test_figures_are_those_of_json(self):
+        self.assertTrue(self.json["same_losses"])
+        shown = {**self.json, "steps": 8, "tokens_per_s": round(self.json["tokens_per_s"])}
+        self.assert_figures("#facts", shown)
+        self.assertEqual(self.browser.one("h1").text, "A small GPT learns on 4 ranks")
+
+    def test_curves_coincide(self):
+        b = self.browser
+        names = ["fsdp=1, global", "fsdp=4, global", "fsdp=4, megabatch"]
+        self.assertEqual([c["name"] for c in b.data()["charts"][0]["curves"]], names)
+        paths = [b.one(f"path[data-curve='{name}']").get_attribute("d") for name in names]
+        self.assertEqual(len(set(paths)), 1)
+        for name in names[1:]:
+            self.assertIn("= fsdp=1, global, every value", b.one(f"button[data-curve='{name}']").text)
+        losses = b.data()["charts"][0]["curves"][2]["y"]
+        self.assertEqual(losses, self.json["losses"])
+        b.click("button[data-curve='fsdp=1, global']")
+        self.assertEqual(b.all("path[data-curve='fsdp=1, global']"), [])
+        self.assertIn("step 8", b.hover("svg.curves", 1.0 - 16 / 1000, 0.5))
+
+    def test_timeline_has_the_whole_step_of_every_rank(self):
+        b = self.browser
+        self.assertEqual(len(b.all("#timeline-table tbody tr")), 4)
+        labels = [name for name, *_ in b.data()["timelines"][0]["labels"]]
+        for name in ("gather weights", "forward and backward", "sum gradients"):
+            self.assertIn(name, labels)
+        said = {b.hover("#timeline-canvas", 0.3, 0.01 * i) for i in range(5, 40)}
+        self.assertTrue(any("forward and backward\nrank 0" in text for text in said), said)
+        b.click("[aria-label='Zoom in on time']")
+        b.click("#map .map-label")
+        self.assertEqual(b.attribute("#map-canvas", "data-level"), "1")
+
+    def test_looks(self):
+        self.look("train")
+
+
 class SampleReport(ReportTest, unittest.TestCase):
     @classmethod
     def make(cls):
