@@ -108,6 +108,7 @@ Case run_case(const Problem& problem, const PlanOptions& options, const sim::Clu
 
 void run(const SimulateArguments& arguments) {
   if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
+  if (!arguments.plans.cost().empty()) for_flag("--cost", [&] { CostTable::load(arguments.plans.cost()); });
   const sim::Cluster cluster =
       for_flag("--cluster", [&] { return sim::Cluster::load(arguments.cluster, arguments.plans.cost()); });
   const std::vector<PlanOptions> options = arguments.plans.list_for(cluster.cost);

@@ -187,7 +187,7 @@ void WaveCounter::add_owned(Key key, const Batch& batch, bool padded) {
     ranks_[rank].owned_ns += owned.real * cost_.owner_elementwise_ns(c);
     if (c.matrix.normuon) ranks_[rank].lines += owned.real * c.matrix.lines();
     if (all_in) ranks_[rank].momentum += owned.real * c.matrix.elements();
-    if (!home) assemble(rank, c, owned);
+    assemble(rank, c, home ? Owned{0, owned.zero} : owned);
     const int64_t out = count * c.out_bytes;
     if (set.replicas > 1 && all_out)
       send_out(rank, c.spreads, out * (elements.all() - held), out * elements.replica(replica));
