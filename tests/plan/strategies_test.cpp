@@ -102,8 +102,8 @@ TEST(Strategies, RoutedTakesEachOfThePeersSixPaths) {
               testing::ElementsAre(Transport::kPadded, Transport::kPadded));
 }
 
-// 6 experts on 4 ranks: two each on the first three. xtuner #1716 has no path for that and gathers them all as one tensor:
-// a layer on each of the ranks that hold any.
+// 6 experts on 4 ranks: two each on the first three. xtuner #1716 has no path for that and gathers them all as one
+// tensor: a layer on each of the ranks that hold any.
 TEST(Strategies, RoutedGathersExpertsThatDoNotDivideAsOneTensor) {
   const Plan plan = make_plan(experts(6, 8, 4, Placement::shard(0), 2), with(Strategy::kRouted));
   EXPECT_THAT(plan.owner, testing::ElementsAre(0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1));
