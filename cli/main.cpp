@@ -10,6 +10,7 @@
 #include "plan_command.h"
 #include "presets_command.h"
 #include "ranks.h"
+#include "simulate_command.h"
 #include "train_command.h"
 #include "tune_command.h"
 #include "verify_command.h"
@@ -44,6 +45,7 @@ int run(int argc, char** argv) {
   muster::cli::add_presets_command(app);
   muster::cli::add_bench_command(app);
   muster::cli::add_verify_command(app);
+  muster::cli::add_simulate_command(app);
   muster::cli::add_train_command(app);
   muster::cli::add_tune_command(app);
   reject_empty_values(app);

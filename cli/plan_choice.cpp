@@ -44,13 +44,16 @@ void PlanChoice::add_to(CLI::App& command) {
 }
 
 std::vector<PlanOptions> PlanChoice::list(const CostTable& cost) const {
+  return list_for(cost_.empty() ? cost : for_flag("--cost", [&] { return CostTable::load(cost_); }));
+}
+
+std::vector<PlanOptions> PlanChoice::list_for(const CostTable& cost) const {
   const std::vector<Strategy> strategies = parse_strategies(strategies_.empty() ? defaults_.strategies : strategies_);
   std::vector<int64_t> waves = parse_integers("--waves", waves_.empty() ? defaults_.waves : waves_, {0, kMaxWaves});
   if (!waves_.empty() && std::ranges::find(strategies, Strategy::kGlobal) == strategies.end()) {
     throw InvalidArgument(fmt::format("--waves {}: is for --strategy global, not {}", waves_, strategies_));
   }
   PlanOptions common{.cost = cost};
-  if (!cost_.empty()) common.cost = for_flag("--cost", [&] { return CostTable::load(cost_); });
   if (!scratch_mib_.empty()) {
     constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / kMib;
     common.scratch_bytes = parse_integer("--scratch-mib", scratch_mib_, {0, kMax}) * kMib;

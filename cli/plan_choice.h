@@ -24,6 +24,9 @@ class PlanChoice {
   // Every strategy, `global` once for each number of waves; `cost` unless --cost says otherwise. Throws
   // InvalidArgument.
   std::vector<PlanOptions> list(const CostTable& cost) const;
+  // The same with this table whatever --cost says; cost() is what it says, empty if it was not given.
+  std::vector<PlanOptions> list_for(const CostTable& cost) const;
+  const std::string& cost() const { return cost_; }
   // Nobody asked for these strategies by name: one that cannot plan the model is left out.
   bool may_skip() const { return strategies_.empty() || strategies_ == "all"; }
 

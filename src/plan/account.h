@@ -7,6 +7,9 @@
 
 namespace muster::plan {
 
+// Throws InvalidArgument unless the plan is one of this problem.
+void check_fits(const Catalog& catalog, const Plan& plan);
+
 // Everything but largest_matrix_ns, which no search needs.
 PlanSummary account(const Catalog& catalog, const CostModel& cost, const Plan& plan);
 int64_t largest_matrix_ns(const Catalog& catalog, const CostModel& cost, const Plan& plan);

@@ -16,6 +16,7 @@ struct Matrix {
   NormAxis norm_axis = NormAxis::kRows;  // resolved: rows or columns
 
   int64_t elements() const { return rows * columns; }
+  int64_t lines() const { return norm_axis == NormAxis::kRows ? rows : columns; }  // of NorMuon's statistics
 };
 
 class MatrixGrid {

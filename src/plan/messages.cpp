@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 namespace muster::plan {
 
@@ -73,7 +74,26 @@ void MessageCounter::count(std::vector<int64_t>& sent, std::vector<int64_t>& rec
     drain(sent_, sent);
     drain(received_, received);
   }
-  groups_.clear();
+}
+
+std::vector<int32_t> MessageCounter::circles() const {
+  std::vector<int32_t> least(ranks_);
+  std::iota(least.begin(), least.end(), 0);
+  const auto find = [&](int32_t rank) {
+    while (least[rank] != rank) rank = least[rank] = least[least[rank]];
+    return rank;
+  };
+  for (const Group& group : groups_) {
+    for (const std::vector<int32_t>* side : {&group.from, &group.to}) {
+      for (const int32_t rank : *side) {
+        const int32_t one = find(rank);
+        const int32_t other = find(group.from[0]);
+        least[std::max(one, other)] = std::min(one, other);
+      }
+    }
+  }
+  for (int32_t rank = 0; rank < ranks_; ++rank) least[rank] = find(rank);
+  return least;
 }
 
 }  // namespace muster::plan

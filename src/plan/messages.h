@@ -14,9 +14,12 @@ class MessageCounter {
   // Every rank in `from` writes to every other rank in `to`. Both are ascending, without repeats.
   void add(const std::vector<int32_t>& from, const std::vector<int32_t>& to);
 
-  // Adds the messages of all pairs since the last call to sent[rank] and received[rank], and starts afresh.
+  // Adds the messages of all pairs since the last clear() to sent[rank] and received[rank].
   // Exact up to 16,384 ranks; beyond, pairs that several calls name count several times.
   void count(std::vector<int64_t>& sent, std::vector<int64_t>& received);
+  // By rank, the least one of those it exchanges with, directly or through others; itself if there are none.
+  std::vector<int32_t> circles() const;
+  void clear() { groups_.clear(); }
 
  private:
   struct Group {

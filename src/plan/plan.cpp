@@ -44,8 +44,25 @@ Plan build(const plan::Catalog& catalog, const plan::CostModel& cost, const Plan
   throw Internal("unknown strategy");
 }
 
-// A plan and the problem it was made for.
-void check_fits(const plan::Catalog& catalog, const Plan& plan) {
+void check_order(const Problem& problem, const PlanOptions& options) {
+  if (options.order.empty()) return;
+  if (options.strategy != Strategy::kGlobal) {
+    throw InvalidArgument(fmt::format("order: strategy {} fixes its own", name(options.strategy)));
+  }
+  std::vector<bool> seen(problem.parameters.size());
+  for (const int32_t p : options.order) {
+    if (p < 0 || p >= static_cast<int32_t>(seen.size()) || seen[p]) {
+      throw InvalidArgument(fmt::format("order: parameter {}: expected each of 0 to {} once", p, seen.size() - 1));
+    }
+    seen[p] = true;
+  }
+}
+
+double ratio(int64_t a, int64_t b) { return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1.0; }
+
+}  // namespace
+
+void plan::check_fits(const plan::Catalog& catalog, const Plan& plan) {
   const auto matrices = static_cast<size_t>(catalog.matrix_count());
   bool fits = plan.owner.size() == matrices && plan.wave.size() == matrices && !plan.waves.empty();
   const auto waves = static_cast<int32_t>(plan.waves.size());
@@ -73,24 +90,6 @@ void check_fits(const plan::Catalog& catalog, const Plan& plan) {
                                       catalog.problem().model, matrices));
   }
 }
-
-void check_order(const Problem& problem, const PlanOptions& options) {
-  if (options.order.empty()) return;
-  if (options.strategy != Strategy::kGlobal) {
-    throw InvalidArgument(fmt::format("order: strategy {} fixes its own", name(options.strategy)));
-  }
-  std::vector<bool> seen(problem.parameters.size());
-  for (const int32_t p : options.order) {
-    if (p < 0 || p >= static_cast<int32_t>(seen.size()) || seen[p]) {
-      throw InvalidArgument(fmt::format("order: parameter {}: expected each of 0 to {} once", p, seen.size() - 1));
-    }
-    seen[p] = true;
-  }
-}
-
-double ratio(int64_t a, int64_t b) { return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1.0; }
-
-}  // namespace
 
 std::string_view name(Strategy strategy) {
   for (const auto& [value, text] : kNames) {
@@ -152,7 +151,7 @@ PlanSummary summarize(const Problem& problem, const Plan& plan, const CostTable&
   validate(problem);
   validate(table);
   const plan::Catalog catalog(problem);
-  check_fits(catalog, plan);
+  plan::check_fits(catalog, plan);
   const plan::CostModel cost(catalog, table, plan::repeated_classes(catalog, plan));
   PlanSummary summary = plan::account(catalog, cost, plan);
   summary.largest_matrix_ns = plan::largest_matrix_ns(catalog, cost, plan);

@@ -8,8 +8,11 @@
 // - the messages of one direction, sent and received, each aligned: those in are gone when those out are staged.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 
 namespace muster::plan {
 
@@ -18,5 +21,15 @@ inline constexpr int64_t kAlignment = 64;
 inline constexpr int64_t kSumBytes = 4;  // of an element that is summed over replicas
 
 inline int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// A rank's arena, grown wave by wave.
+class Arena {
+ public:
+  void add(size_t wave, int64_t bytes) { slots_[wave % kSlots] = std::max(slots_[wave % kSlots], bytes); }
+  int64_t bytes() const { return std::accumulate(slots_.begin(), slots_.end(), int64_t{0}); }
+
+ private:
+  std::array<int64_t, kSlots> slots_{};
+};
 
 }  // namespace muster::plan

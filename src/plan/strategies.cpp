@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -54,10 +55,11 @@ class Builder {
 
   const std::vector<Holder>& ranks_of(int32_t j) const { return catalog_.holders_of(j).holders; }
 
-  void place(int32_t j, size_t slot, int32_t wave) {
-    plan_.owner[j] = ranks_of(j)[slot].rank;
+  void place_on(int32_t j, int32_t rank, int32_t wave) {
+    plan_.owner[j] = rank;
     plan_.wave[j] = wave;
   }
+  void place(int32_t j, size_t slot, int32_t wave) { place_on(j, ranks_of(j)[slot].rank, wave); }
 
   // In every replica.
   void repeat(int32_t j) {
@@ -65,10 +67,10 @@ class Builder {
     plan_.each_replica[j] = true;
   }
 
-  void pad(int32_t like, size_t slot, int32_t wave) {
-    if (padding_ == Padding::kNone) return;
-    plan_.waves[wave].zeros.push_back({like, ranks_of(like)[slot].rank});
+  void pad_on(int32_t like, int32_t rank, int32_t wave) {
+    if (padding_ == Padding::kZeros) plan_.waves[wave].zeros.push_back({like, rank});
   }
+  void pad(int32_t like, size_t slot, int32_t wave) { pad_on(like, ranks_of(like)[slot].rank, wave); }
 
   // `each` consecutive matrices of a part for every rank, and zero matrices up to the last one.
   void spread(const std::vector<int32_t>& part, size_t begin, size_t each, int32_t wave) {
@@ -95,20 +97,83 @@ class Builder {
 
 size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 
+// The axes that cut the experts of a parameter, the first to do so first.
+std::vector<MeshAxis> expert_axes(const Problem& problem, const Parameter& p) {
+  const Mesh& mesh = problem.meshes[p.layout.mesh];
+  std::vector<MeshAxis> axes;
+  for (size_t i = 0; i < mesh.axes.size(); ++i) {
+    const size_t a = p.layout.order.empty() ? i : p.layout.order[i];
+    const Placement& placement = p.layout.placements[a];
+    if (placement.kind == Placement::Kind::kShard && placement.dim == 0) axes.push_back(mesh.axes[a]);
+  }
+  return axes;
+}
+
+bool has_experts(const Parameter& p) { return p.shape.size() >= 3 && !p.matrices.flatten; }
+
+// The peers keep all experts of a layer in one tensor, and gather it as one: a layer for each of the ranks that share
+// it, padded with layers of zeros. Where two axes cut the experts, the first makes groups of ranks with a tensor each.
+void gather_experts(Builder& builder, const Catalog& catalog, const std::vector<int32_t>& parameters) {
+  const int32_t count = catalog.grid(parameters[0]).count();
+  const std::vector<MeshAxis> axes = expert_axes(catalog.problem(), catalog.problem().parameters[parameters[0]]);
+  const int32_t tensors = axes.size() > 1 && count % axes[0].size == 0 ? axes[0].size : 1;
+  std::vector<int32_t> waves;
+  for (int32_t t = 0; t < tensors; ++t) {
+    const int32_t begin = count / tensors * t;
+    const int32_t end = begin + count / tensors;
+    std::set<int32_t> holders;
+    for (int32_t m = begin; m < end; ++m) {
+      for (const Holder& h : builder.ranks_of(catalog.first_matrix(parameters[0]) + m)) holders.insert(h.rank);
+    }
+    const std::vector<int32_t> ranks(holders.begin(), holders.end());
+    const size_t slots = ceil_div(parameters.size(), ranks.size()) * ranks.size();
+    for (size_t slot = 0; slot < slots; ++slot) {
+      const size_t round = slot / ranks.size();
+      const int32_t owner = ranks[slot % ranks.size()];
+      if (round == waves.size()) waves.push_back(builder.new_wave(Transport::kPadded));
+      const int32_t first = catalog.first_matrix(parameters[std::min(slot, parameters.size() - 1)]);
+      for (int32_t j = first + begin; j < first + end; ++j) {
+        if (slot < parameters.size()) {
+          builder.place_on(j, owner, waves[round]);
+        } else {
+          builder.pad_on(j, owner, waves[round]);
+        }
+      }
+    }
+  }
+}
+
+// By kind, the parameters with experts that `wanted` chooses. Who averages gradients returns weights, and must hold
+// them.
+template <typename Wanted>
+std::map<int32_t, std::vector<int32_t>> expert_kinds(const Catalog& catalog, Wanted wanted) {
+  const std::vector<Parameter>& parameters = catalog.problem().parameters;
+  std::map<int32_t, std::vector<int32_t>> kinds;
+  for (int32_t p = 0; p < static_cast<int32_t>(parameters.size()); ++p) {
+    if (!is_matrix_algorithm(parameters[p].algorithm) || !has_experts(parameters[p])) continue;
+    if (catalog.class_at(catalog.first_matrix(p)).all_replicas || !wanted(parameters[p])) continue;
+    kinds[catalog.kind_of(p)].push_back(p);
+  }
+  return kinds;
+}
+
 }  // namespace
 
 void check_traffic(const Catalog& catalog, const Plan& plan) {
   constexpr int64_t kMostElements = int64_t{1} << 52;
   Wide elements = 0;
-  auto add = [&](int32_t j) {
-    const auto holders = static_cast<int64_t>(catalog.holders_of(j).holders.size());
-    elements += Wide{holders} * catalog.class_at(j).matrix.elements();
+  auto add = [&](int32_t j, Transport transport) {
+    const HolderSet& set = catalog.holders_of(j);
+    const bool gathers = transport == Transport::kGather || transport == Transport::kGatherReduce;
+    elements += Wide{static_cast<int64_t>(set.holders.size())} *
+                (gathers ? catalog.class_at(j).matrix.elements() : set.largest);
   };
   for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
-    if (plan.waves[plan.wave[j]].transport != Transport::kRagged) add(j);
+    const Transport transport = plan.waves[plan.wave[j]].transport;
+    if (transport != Transport::kRagged) add(j, transport);
   }
   for (const Wave& wave : plan.waves) {
-    for (const ZeroMatrix& zero : wave.zeros) add(zero.like);
+    for (const ZeroMatrix& zero : wave.zeros) add(zero.like, wave.transport);
   }
   if (elements > kMostElements) {
     throw InvalidArgument(fmt::format("strategy {}: padding and gathering past 2^52 elements", name(plan.strategy)));
@@ -127,7 +192,10 @@ Plan build_per_matrix(const Catalog& catalog) {
 
 Plan build_chunked(const Catalog& catalog, Padding padding) {
   Builder builder(catalog, Strategy::kChunked, padding);
+  const std::map<int32_t, std::vector<int32_t>> experts = expert_kinds(catalog, [](const Parameter&) { return true; });
+  for (const auto& [kind, parameters] : experts) gather_experts(builder, catalog, parameters);
   for (const Group& group : groups_by_shape(catalog)) {
+    if (experts.contains(catalog.kind_of(catalog.parameter_of(group.parts[0][0])))) continue;
     std::vector<int32_t> waves;
     for (const std::vector<int32_t>& part : group.parts) {
       const size_t ranks = builder.ranks_of(part[0]).size();
@@ -225,16 +293,10 @@ bool lies_on_subgroup(const Problem& problem, const Parameter& p, size_t ranks) 
 
 // The peer asserts that the experts divide over the axis that splits them first, where a second one splits them too.
 void check_experts_divide(const Problem& problem, const Parameter& p) {
-  const Mesh& mesh = problem.meshes[p.layout.mesh];
-  std::vector<size_t> axes;
-  for (size_t i = 0; i < mesh.axes.size(); ++i) {
-    const size_t a = p.layout.order.empty() ? i : p.layout.order[i];
-    const Placement& placement = p.layout.placements[a];
-    if (placement.kind == Placement::Kind::kShard && placement.dim == 0) axes.push_back(a);
-  }
-  if (p.shape.size() < 3 || axes.size() < 2 || p.shape[0] % mesh.axes[axes[0]].size == 0) return;
+  const std::vector<MeshAxis> axes = expert_axes(problem, p);
+  if (p.shape.size() < 3 || axes.size() < 2 || p.shape[0] % axes[0].size == 0) return;
   throw InvalidArgument(fmt::format("strategy routed: parameter '{}': {} experts do not divide over {}={}", p.name,
-                                    p.shape[0], mesh.axes[axes[0]].name, mesh.axes[axes[0]].size));
+                                    p.shape[0], axes[0].name, axes[0].size));
 }
 
 bool evenly_sharded(const layout::Partition& partition) {
@@ -244,12 +306,25 @@ bool evenly_sharded(const layout::Partition& partition) {
   return true;
 }
 
+// Experts that do not divide over the ranks that cut them are on none of the peer's paths for experts.
+bool falls_back(const Problem& problem, const Parameter& p) {
+  check_experts_divide(problem, p);
+  const std::vector<MeshAxis> axes = expert_axes(problem, p);
+  int64_t experts = p.shape[0];
+  if (axes.size() > 1) experts /= axes[0].size;
+  return !axes.empty() && experts % axes.back().size != 0;
+}
+
 }  // namespace
 
 Plan build_routed(const Catalog& catalog, Padding padding) {
   const Problem& problem = catalog.problem();
   Builder builder(catalog, Strategy::kRouted, padding);
+  const std::map<int32_t, std::vector<int32_t>> fallen =
+      expert_kinds(catalog, [&](const Parameter& p) { return falls_back(problem, p); });
+  for (const auto& [kind, parameters] : fallen) gather_experts(builder, catalog, parameters);
   for (const Group& group : groups_by_shape(catalog)) {
+    if (fallen.contains(catalog.kind_of(catalog.parameter_of(group.parts[0][0])))) continue;
     const Parameter& example = problem.parameters[catalog.parameter_of(group.parts[0][0])];
     check_experts_divide(problem, example);
     const bool even = evenly_sharded(catalog.partition(catalog.parameter_of(group.parts[0][0])));

@@ -102,6 +102,30 @@ TEST(Strategies, RoutedTakesEachOfThePeersSixPaths) {
               testing::ElementsAre(Transport::kPadded, Transport::kPadded));
 }
 
+// 6 experts on 4 ranks: two each on the first three. xtuner #1716 has no path for that and gathers them all as one
+// tensor: a layer on each of the ranks that hold any.
+TEST(Strategies, RoutedGathersExpertsThatDoNotDivideAsOneTensor) {
+  const Plan plan = make_plan(experts(6, 8, 4, Placement::shard(0), 2), with(Strategy::kRouted));
+  EXPECT_THAT(plan.owner, testing::ElementsAre(0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1));
+  ASSERT_EQ(plan.waves.size(), 1U);
+  EXPECT_EQ(plan.waves[0].transport, Transport::kPadded);
+  ASSERT_EQ(plan.waves[0].zeros.size(), 6U);
+  for (const ZeroMatrix& zero : plan.waves[0].zeros) EXPECT_EQ(zero.owner, 2);
+}
+
+// Before #1716 it did so with all experts. Where a first axis cuts them, its groups of ranks do so each for itself.
+TEST(Strategies, ChunkedGathersExpertsAsOneTensor) {
+  Problem problem = experts(8, 8, 4, Placement::shard(0));
+  const Plan whole = make_plan(problem, with(Strategy::kChunked));
+  EXPECT_THAT(whole.owner, testing::Each(0));
+  EXPECT_EQ(whole.waves[0].zeros.size(), 3U * 8);
+  // Of 8 experts of 64 elements the owner lacks 6, and each of the zero tensors 6, too; in and out, 2 bytes each.
+  EXPECT_EQ(summary(problem, with(Strategy::kChunked)).bytes_sent_total, 4 * 6 * 64 * 2 * 2);
+  problem.meshes = {{"world", {{"ep", 2}, {"fsdp", 2}}, {}}};
+  problem.parameters[0].layout.placements = {Placement::shard(0), Placement::shard(0)};
+  EXPECT_THAT(make_plan(problem, with(Strategy::kChunked)).owner, testing::ElementsAre(0, 0, 0, 0, 2, 2, 2, 2));
+}
+
 TEST(Strategies, RoutedAssertsThatExpertsDivideOverTheFirstAxis) {
   const Problem problem = preset("moe-397b", "fsdp=2,ep=7");
   try {

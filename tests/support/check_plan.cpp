@@ -74,9 +74,18 @@ class Checker {
     for (size_t w = 0; w < used.size(); ++w) require(used[w] || used.size() == 1, "wave {} is empty", w);
     for (const Wave& wave : plan_.waves) {
       for (const ZeroMatrix& zero : wave.zeros) {
-        require(catalog_.holders_of(zero.like).find(zero.owner) != nullptr, "zeros for rank {}, no holder", zero.owner);
+        const int32_t p = catalog_.parameter_of(zero.like);
+        require(holds_some(p, zero.owner), "zeros for rank {}, no holder of parameter {}", zero.owner, p);
       }
     }
+  }
+
+  // Experts are gathered and padded as one tensor: by whoever holds any of them.
+  bool holds_some(int32_t parameter, int32_t rank) const {
+    for (int32_t i = 0; i < catalog_.grid(parameter).count(); ++i) {
+      if (catalog_.holders_of(catalog_.first_matrix(parameter) + i).find(rank) != nullptr) return true;
+    }
+    return false;
   }
 
   // Where every element is and which matrices there are, from the oracle.

@@ -1,0 +1,11 @@
+// `muster simulate`: what a step of a model would take on a cluster, one strategy beside another.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace muster::cli {
+
+// Adds the subcommand; it runs while `app` parses and throws muster::Error.
+void add_simulate_command(CLI::App& app);
+
+}  // namespace muster::cli

@@ -1,0 +1,203 @@
+#include "sim/simulate.h"
+
+#include <algorithm>
+#include <array>
+
+#include "plan/account.h"
+#include "plan/activity.h"
+#include "plan/replicas.h"
+#include "sim/bound.h"
+#include "sim/memory.h"
+#include "sim/network.h"
+#include "sim/rank_clock.h"
+
+namespace muster::sim {
+namespace {
+
+constexpr int64_t kCopyBytes = 2;  // read and written, for each byte that is copied
+
+// Exchanges are numbered as they are posted: in 0, in 1, out 0, in 2, out 1, ...
+int64_t number_in(int32_t wave) { return std::max(0, 2 * wave - 1); }
+int64_t number_out(int32_t wave) { return 2 * int64_t{wave} + 2; }
+
+class Replay {
+ public:
+  Replay(const plan::Catalog& catalog, const plan::CostModel& cost, const Plan& plan, const Cluster& cluster)
+      : cost_(cost),
+        cluster_(cluster),
+        ranks_(catalog.problem().ranks),
+        waves_(static_cast<int32_t>(plan.waves.size())),
+        counter_(catalog, cost, plan),
+        memory_(catalog, plan),
+        exchange_ns_(ranks_),
+        clocks_(ranks_, RankClock(cluster.cost.overlap_percent)) {}
+
+  void keep_timeline() {
+    result_.timeline.resize(ranks_);
+    for (int32_t r = 0; r < ranks_; ++r) clocks_[r].spans = &result_.timeline[r];
+  }
+
+  // Calls reach as far as the wait for an exchange before it is carried out, for they may be made beside it.
+  Simulation run() {
+    count(0);
+    for (int32_t r = 0; r < ranks_; ++r) start_in(r, 0);
+    count(1);
+    post_round(0);
+    carry_out(0, Direction::kIn);
+    for (int32_t w = 0; w < waves_; ++w) {
+      count(w + 2);
+      post_round(w + 1);
+      if (w + 1 < waves_) carry_out(w + 1, Direction::kIn);
+      carry_out(w, Direction::kOut);
+    }
+    return finish();
+  }
+
+ private:
+  enum class Direction : uint8_t { kIn, kOut };
+  struct Part {
+    plan::Activity activity;
+    int64_t in_ns = 0;  // 0: takes no part
+    int64_t out_ns = 0;
+    int64_t in_bytes = 0;
+    int64_t received = 0;  // of them
+    int64_t out_bytes = 0;
+    int64_t staged = 0;  // of them
+  };
+  struct WaveParts {
+    std::vector<Part> ranks;
+    std::vector<int32_t> in_circle;
+    std::vector<int32_t> out_circle;
+  };
+  WaveParts& at(int32_t wave) { return parts_[static_cast<size_t>(wave) % parts_.size()]; }
+
+  void count(int32_t wave) {
+    if (wave >= waves_) return;
+    counter_.count(wave);
+    WaveParts& parts = at(wave);
+    parts.ranks.assign(ranks_, {});
+    parts.in_circle = counter_.in().pairs.circles();
+    parts.out_circle = counter_.out().pairs.circles();
+    const std::vector<int64_t> in_ns = exchange_ns(cluster_, counter_.in(), ranks_);
+    const std::vector<int64_t> out_ns = exchange_ns(cluster_, counter_.out(), ranks_);
+    for (int32_t r = 0; r < ranks_; ++r) {
+      const plan::Traffic& in = counter_.in().at(r);
+      const plan::Traffic& out = counter_.out().at(r);
+      const plan::Activity& activity = counter_.at(r);
+      parts.ranks[r] = {activity,
+                        in_ns[r],
+                        out_ns[r],
+                        in.sent() + in.received(),
+                        in.received(),
+                        out.sent() + out.received(),
+                        out.sent() - activity.repeated};
+      memory_.add(wave, r, activity, in, out);
+      exchange_ns_[r] += in_ns[r] + out_ns[r];
+      result_.bytes_sent += in.sent() + out.sent();
+      result_.messages += in.messages + out.messages;
+    }
+  }
+
+  // As Executor::run has it: in w + 1, compute w, out w, finish w - 1.
+  void post_round(int32_t w) {
+    for (int32_t r = 0; r < ranks_; ++r) {
+      if (w + 1 < waves_) start_in(r, w + 1);
+      if (w < waves_) compute(r, w);
+      if (w > 0) finish_wave(r, w - 1);
+    }
+  }
+
+  void start_in(int32_t r, int32_t w) {
+    const Part& part = at(w).ranks[r];
+    call(r, "momentum, pack", w, part.activity.pack_ns);
+    if (part.in_ns > 0) clocks_[r].post(number_in(w));
+  }
+
+  void compute(int32_t r, int32_t w) {
+    const Part& part = at(w).ranks[r];
+    const plan::Activity& activity = part.activity;
+    const int64_t batch_ns = cluster_.cost.batch_ns;
+    call(r, "adamw, lion", w, activity.elementwise_ns);
+    clocks_[r].compute("orthogonalize at home", w, activity.home_ns + activity.home_batches * batch_ns);
+    if (part.in_ns > 0) clocks_[r].wait(number_in(w));
+    call(r, "assemble", w, cost_.memory_ns(kCopyBytes * part.received));
+    clocks_[r].compute("orthogonalize", w, activity.owned_ns + activity.owned_batches * batch_ns);
+    call(r, "stage", w, cost_.memory_ns(kCopyBytes * part.staged));
+    if (part.out_ns > 0) clocks_[r].post(number_out(w));
+  }
+
+  void finish_wave(int32_t r, int32_t w) {
+    const Part& part = at(w).ranks[r];
+    if (part.out_ns > 0) clocks_[r].wait(number_out(w));
+    call(r, "apply", w, part.activity.apply_ns);
+  }
+
+  void call(int32_t r, std::string_view label, int32_t wave, int64_t ns) {
+    if (ns > 0) clocks_[r].compute(label, wave, ns + cluster_.launch_ns);
+  }
+
+  // Begins in a circle of ranks when its last is ready, and ends when its slowest is through.
+  void carry_out(int32_t w, Direction direction) {
+    const bool in = direction == Direction::kIn;
+    const WaveParts& parts = at(w);
+    const std::vector<int32_t>& circle = in ? parts.in_circle : parts.out_circle;
+    const auto ns_of = [&](int32_t r) { return in ? parts.ranks[r].in_ns : parts.ranks[r].out_ns; };
+    std::vector<int64_t> begin(ranks_);
+    std::vector<int64_t> end(ranks_);
+    for (int32_t r = 0; r < ranks_; ++r) {
+      if (ns_of(r) > 0) begin[circle[r]] = std::max(begin[circle[r]], clocks_[r].ready());
+    }
+    for (int32_t r = 0; r < ranks_; ++r) {
+      if (ns_of(r) == 0) continue;
+      end[circle[r]] = std::max(end[circle[r]], clocks_[r].carry_out(begin[circle[r]], ns_of(r)));
+    }
+    for (int32_t r = 0; r < ranks_; ++r) {
+      if (ns_of(r) == 0) continue;
+      clocks_[r].end(in ? number_in(w) : number_out(w), end[circle[r]]);
+      if (clocks_[r].spans == nullptr) continue;
+      const int64_t bytes = in ? parts.ranks[r].in_bytes : parts.ranks[r].out_bytes;
+      clocks_[r].spans->push_back({in ? "in" : "out", Stream::kExchange, w, begin[circle[r]], end[circle[r]], bytes});
+    }
+  }
+
+  Simulation finish() {
+    for (int32_t r = 0; r < ranks_; ++r) {
+      result_.step_ns = std::max(result_.step_ns, clocks_[r].finish());
+      result_.compute_ns = std::max(result_.compute_ns, clocks_[r].busy_ns());
+      result_.exchange_ns = std::max(result_.exchange_ns, exchange_ns_[r]);
+    }
+    result_.exposed_comm_ns = result_.step_ns - result_.compute_ns;
+    result_.scratch_bytes_max = memory_.scratch_bytes_max();
+    result_.memory_bytes_max = memory_.bytes_max();
+    result_.fits = cluster_.memory_bytes == 0 || result_.memory_bytes_max <= cluster_.memory_bytes;
+    return std::move(result_);
+  }
+
+  const plan::CostModel& cost_;
+  const Cluster& cluster_;
+  const int32_t ranks_;
+  const int32_t waves_;
+  plan::WaveCounter counter_;
+  Memory memory_;
+  std::vector<int64_t> exchange_ns_;
+  std::vector<RankClock> clocks_;
+  std::array<WaveParts, 3> parts_;  // of the waves under way
+  Simulation result_;
+};
+
+}  // namespace
+
+Simulation simulate(const Problem& problem, const Plan& plan, const Cluster& cluster, Keep keep) {
+  validate(problem);
+  validate(cluster.cost);
+  const plan::Catalog catalog(problem);
+  plan::check_fits(catalog, plan);
+  const plan::CostModel cost(catalog, cluster.cost, plan::repeated_classes(catalog, plan));
+  Replay replay(catalog, cost, plan, cluster);
+  if (keep == Keep::kTimeline) replay.keep_timeline();
+  Simulation result = replay.run();
+  result.bound_ns = bound_ns(catalog, plan::CostModel(catalog, cluster.cost), cluster);
+  return result;
+}
+
+}  // namespace muster::sim

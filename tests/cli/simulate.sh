@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# The contract of `muster simulate`: what it prints and what it refuses.
+# Usage: simulate.sh MUSTER
+set -euo pipefail
+
+. "$(dirname "$0")/support/checks.sh"
+
+rejects() {
+  local word=$1
+  shift
+  refuses 2 "$word" "$muster" simulate "$@"
+}
+
+# cluster NAME FIELDS: writes a cluster file.
+cluster() { echo "{\"name\": \"$1\", \"source\": \"a test\"$2}" >"$work/$1.cluster"; }
+
+echo "== what it prints"
+gives moe "$muster" simulate moe-397b --mesh fsdp=128 --cluster h100-ib --strategy chunked,routed,global --scratch-mib 2048 --json
+holds 'moe["cluster"] == "h100-ib" and moe["ranks"] == 128 and "data sheet" in moe["source"]'
+holds '[s["strategy"] for s in moe["strategies"]] == ["chunked", "routed", "global"]'
+holds 'not any({"strategy", "step_ms", "bound_ms", "compute_ms", "exposed_comm_ms", "scratch_bytes_max", "memory_bytes_max",
+  "fits"} - set(s) for s in moe["strategies"])'
+holds 'all(s["bound_ms"] <= s["step_ms"] for s in moe["strategies"])'
+holds 'moe["strategies"][0]["fits"] is False and moe["strategies"][0]["memory_bytes_max"] > 80e9'
+holds 'moe["strategies"][2]["fits"] is True and moe["strategies"][2]["scratch_bytes_max"] <= 2048 << 20'
+table=$("$muster" simulate gpt2-small --ranks 8 --cluster gb300)
+for part in 'gpt2-small on 8 ranks of gb300' 'exposed comm' 'megabatch'; do
+  grep -qF -- "$part" <<<"$table" || fail "the table lacks: $part"
+done
+
+echo "== every strategy that can plan the model"
+gives every "$muster" simulate "$small" --ranks 3 --cluster h100-ib --strategy all --json
+holds 'len(every["strategies"]) >= 6'
+
+echo "== --trace"
+gives traced "$muster" simulate "$small" --ranks 3 --cluster h100-ib --strategy global --trace "$work/steps.json" --json
+holds '{e["pid"] for e in steps["traceEvents"]} == {0, 1, 2}'
+holds 'any(e["name"] == "wave 0 in" for e in steps["traceEvents"])'
+rejects "$work/none" gpt2-small --ranks 2 --cluster h100-ib --trace "$work/none/steps.json"
+
+echo "== clusters"
+cluster mine ', "cost": "cpu", "ranks_per_node": 2, "nics_per_node": 1, "nic_mbps": 1000'
+gives mine "$muster" simulate "$small" --ranks 4 --cluster "$work/mine.cluster" --json
+holds 'mine["cluster"] == "mine" and mine["cost"] == "cpu" and all(s["fits"] for s in mine["strategies"])'
+cluster odd ', "nic_mbps": -3'
+cluster unknown ', "nics": 8'
+echo '{' >"$work/broken.cluster"
+rejects "nic_mbps -3" gpt2-small --ranks 2 --cluster "$work/odd.cluster"
+rejects "nics 8" gpt2-small --ranks 2 --cluster "$work/unknown.cluster"
+rejects "broken.cluster" gpt2-small --ranks 2 --cluster "$work/broken.cluster"
+rejects "--cluster" gpt2-small --ranks 2 --cluster tpu
+rejects "--cluster" gpt2-small --ranks 2
+rejects "--cost" gpt2-small --ranks 2 --cluster h100-ib --cost none
+rejects "--strategy" gpt2-small --ranks 2 --cluster h100-ib --strategy best
+
+finish
