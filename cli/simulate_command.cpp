@@ -13,10 +13,10 @@
 #include "plan_choice.h"
 #include "progress.h"
 #include "report/columns.h"
-#include "report/simulated_trace.h"
 #include "report/text.h"
+#include "report/trace.h"
 #include "report/write_file.h"
-#include "sim/simulate.h"
+#include "simulate_page.h"
 
 namespace muster::cli {
 namespace {
@@ -29,22 +29,15 @@ struct SimulateArguments {
   PlanChoice plans{{.strategies = "chunked,megabatch,routed,global", .waves = "0"}};
   std::string cluster;
   std::string trace;
+  std::string html;
   bool json = false;
-};
-
-struct Case {
-  PlanOptions options;
-  PlanSummary summary;
-  sim::Simulation simulation;
-  int64_t waves = 0;
-  double plan_ms = 0;
 };
 
 double milliseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; }
 
 std::string gigabytes(int64_t bytes) { return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9); }
 
-std::string table_text(const Problem& problem, const sim::Cluster& cluster, const std::vector<Case>& cases) {
+std::string table_text(const Problem& problem, const sim::Cluster& cluster, const std::vector<SimulatedCase>& cases) {
   const auto colour = wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff;
   std::string out = fmt::format("{} on {} rank{} of {}, simulated ({})\n\n", report::printable(problem.model),
                                 problem.ranks, problem.ranks == 1 ? "" : "s", report::printable(cluster.name),
@@ -52,27 +45,25 @@ std::string table_text(const Problem& problem, const sim::Cluster& cluster, cons
   report::Columns columns({"strategy", "waves", "step", "bound", "over bound", "compute", "exposed comm", "imbalance",
                            "calls", "messages", "padding", "scratch", "memory", "fits", "speed-up"});
   const auto first = static_cast<double>(cases.front().simulation.step_ns);
-  for (const Case& c : cases) {
+  for (const SimulatedCase& c : cases) {
     const sim::Simulation& s = c.simulation;
-    columns.add(
-        {std::string(name(c.options.strategy)), std::to_string(c.waves), report::time_text(s.step_ns),
-         report::time_text(s.bound_ns),
-         fmt::format("{:.2f}×", static_cast<double>(s.step_ns) / static_cast<double>(std::max<int64_t>(1, s.bound_ns))),
-         report::time_text(s.compute_ns), report::time_text(s.exposed_comm_ns),
-         fmt::format("{:.3f}", c.summary.imbalance()), report::grouped_text(c.summary.collectives),
-         report::grouped_text(s.messages), report::bytes_text(c.summary.padding_bytes),
-         report::bytes_text(s.scratch_bytes_max), gigabytes(s.memory_bytes_max), s.fits ? "yes" : "NO",
-         fmt::format("{:.2f}×", first / static_cast<double>(std::max<int64_t>(1, s.step_ns)))});
+    columns.add({std::string(name(c.options.strategy)), std::to_string(c.plan.waves.size()),
+                 report::time_text(s.step_ns), report::time_text(s.bound_ns), fmt::format("{:.2f}×", c.over_bound()),
+                 report::time_text(s.compute_ns), report::time_text(s.exposed_comm_ns),
+                 fmt::format("{:.3f}", c.summary.imbalance()), report::grouped_text(c.summary.collectives),
+                 report::grouped_text(s.messages), report::bytes_text(c.summary.padding_bytes),
+                 report::bytes_text(s.scratch_bytes_max), gigabytes(s.memory_bytes_max), s.fits ? "yes" : "NO",
+                 fmt::format("{:.2f}×", first / static_cast<double>(std::max<int64_t>(1, s.step_ns)))});
   }
   return out + columns.text(colour);
 }
 
-std::string json_text(const Problem& problem, const sim::Cluster& cluster, const std::vector<Case>& cases) {
+std::string json_text(const Problem& problem, const sim::Cluster& cluster, const std::vector<SimulatedCase>& cases) {
   Json list = Json::array();
-  for (const Case& c : cases) {
+  for (const SimulatedCase& c : cases) {
     const sim::Simulation& s = c.simulation;
     list.push_back({{"strategy", name(c.options.strategy)},
-                    {"waves", c.waves},
+                    {"waves", c.plan.waves.size()},
                     {"step_ms", milliseconds(s.step_ns)},
                     {"bound_ms", milliseconds(s.bound_ns)},
                     {"compute_ms", milliseconds(s.compute_ns)},
@@ -95,27 +86,29 @@ std::string json_text(const Problem& problem, const sim::Cluster& cluster, const
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-Case run_case(const Problem& problem, const PlanOptions& options, const sim::Cluster& cluster, sim::Keep keep) {
-  Case c{.options = options, .summary = {}, .simulation = {}};
+SimulatedCase run_case(const Problem& problem, const PlanOptions& options, const sim::Cluster& cluster,
+                       sim::Keep keep) {
+  SimulatedCase c{.options = options, .plan = {}, .summary = {}, .simulation = {}};
   const auto start = Clock::now();
-  const Plan plan = make_plan(problem, options);
+  c.plan = make_plan(problem, options);
   c.plan_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-  c.summary = summarize(problem, plan, options.cost);
-  c.simulation = sim::simulate(problem, plan, cluster, keep);
-  c.waves = static_cast<int64_t>(plan.waves.size());
+  c.summary = summarize(problem, c.plan, options.cost);
+  c.simulation = sim::simulate(problem, c.plan, cluster, keep);
   return c;
 }
 
 void run(const SimulateArguments& arguments) {
   if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
+  if (!arguments.html.empty()) check_folder("--html", arguments.html);
   if (!arguments.plans.cost().empty()) for_flag("--cost", [&] { CostTable::load(arguments.plans.cost()); });
   const sim::Cluster cluster =
       for_flag("--cluster", [&] { return sim::Cluster::load(arguments.cluster, arguments.plans.cost()); });
   const std::vector<PlanOptions> options = arguments.plans.list_for(cluster.cost);
   const Problem problem = arguments.model.load();
   Progress progress(Progress::Show::kIfTerminal);
-  std::vector<Case> cases;
-  const sim::Keep keep = arguments.trace.empty() ? sim::Keep::kTotals : sim::Keep::kTimeline;
+  std::vector<SimulatedCase> cases;
+  const bool totals = arguments.trace.empty() && arguments.html.empty();
+  const sim::Keep keep = totals ? sim::Keep::kTotals : sim::Keep::kTimeline;
   for (size_t i = 0; i < options.size(); ++i) {
     progress.update(static_cast<double>(i) / static_cast<double>(options.size()), plan_name(options[i]));
     try {
@@ -126,9 +119,11 @@ void run(const SimulateArguments& arguments) {
   }
   progress.clear();
   if (!arguments.trace.empty()) {
-    std::vector<report::SimulatedStep> steps;
-    for (const Case& c : cases) steps.push_back({plan_name(c.options), c.simulation});
-    for_flag("--trace", [&] { report::write_file(arguments.trace, report::simulated_trace(steps)); });
+    for_flag("--trace", [&] { report::write_file(arguments.trace, report::trace_json(simulated_steps(cases))); });
+  }
+  if (!arguments.html.empty()) {
+    const report::Page page = simulate_page(problem, cluster, cases);
+    for_flag("--html", [&] { report::write_file(arguments.html, report::page_html(page)); });
   }
   print(arguments.json ? json_text(problem, cluster, cases) : table_text(problem, cluster, cases));
 }
@@ -145,6 +140,7 @@ void add_simulate_command(CLI::App& app) {
       ->required();
   command.add_option("--trace", arguments->trace, "Write the simulated step of each, for ui.perfetto.dev")
       ->type_name("FILE");
+  command.add_option("--html", arguments->html, "Write a report")->type_name("F.html");
   command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");
   command.footer("Example: muster simulate moe-397b --mesh fsdp=128 --cluster h100-ib --scratch-mib 2048");
   command.callback([arguments] { run(*arguments); });

@@ -1,18 +1,15 @@
-// The timelines of simulated steps, as trace.h writes measured ones.
+// The timelines of simulated steps, as trace.h has measured ones.
 #pragma once
 
-#include <span>
 #include <string>
+#include <vector>
 
+#include "report/trace.h"
 #include "sim/simulate.h"
 
 namespace muster::report {
 
-struct SimulatedStep {
-  std::string name;
-  const sim::Simulation& simulation;
-};
-
-std::string simulated_trace(std::span<const SimulatedStep> steps);
+// Of every rank.
+std::vector<TracedStep> simulated_step(const std::string& name, const sim::Simulation& simulation);
 
 }  // namespace muster::report

@@ -109,7 +109,7 @@ class Replay {
 
   void start_in(int32_t r, int32_t w) {
     const Part& part = at(w).ranks[r];
-    call(r, "momentum, pack", w, part.activity.pack_ns);
+    call(r, "pack", w, part.activity.pack_ns);
     if (part.in_ns > 0) clocks_[r].post(number_in(w));
   }
 
@@ -117,7 +117,7 @@ class Replay {
     const Part& part = at(w).ranks[r];
     const plan::Activity& activity = part.activity;
     const int64_t batch_ns = cluster_.cost.batch_ns;
-    call(r, "adamw, lion", w, activity.elementwise_ns);
+    call(r, "elementwise", w, activity.elementwise_ns);
     clocks_[r].compute("orthogonalize at home", w, activity.home_ns + activity.home_batches * batch_ns);
     if (part.in_ns > 0) clocks_[r].wait(number_in(w));
     call(r, "assemble", w, cost_.memory_ns(kCopyBytes * part.received));

@@ -38,6 +38,11 @@ holds '{e["pid"] for e in steps["traceEvents"]} == {0, 1, 2}'
 holds 'any(e["name"] == "wave 0 in" for e in steps["traceEvents"])'
 rejects "$work/none" gpt2-small --ranks 2 --cluster h100-ib --trace "$work/none/steps.json"
 
+echo "== --html"
+"$muster" simulate "$small" --ranks 3 --cluster h100-ib --html "$work/report.html" >/dev/null
+grep -q 'small on 3 ranks of h100-ib, simulated' "$work/report.html" || fail "the report has no title"
+rejects "--html" gpt2-small --ranks 2 --cluster h100-ib --html "$work/none/report.html"
+
 echo "== clusters"
 cluster mine ', "cost": "cpu", "ranks_per_node": 2, "nics_per_node": 1, "nic_mbps": 1000'
 gives mine "$muster" simulate "$small" --ranks 4 --cluster "$work/mine.cluster" --json

@@ -12,8 +12,7 @@ TEST(SimulatedTrace, HasAComputeAndAnExchangeTrackForEveryRank) {
   simulation.step_ns = 9'000;
   simulation.timeline = {{{"orthogonalize", sim::Stream::kCompute, 0, 2'000, 7'000, 0}},
                          {{"in", sim::Stream::kExchange, 0, 0, 2'000, 64}}};
-  const SimulatedStep step{"global", simulation};
-  const nlohmann::json json = nlohmann::json::parse(simulated_trace({&step, 1}));
+  const nlohmann::json json = nlohmann::json::parse(trace_json(simulated_step("global", simulation)));
   std::vector<std::string> seen;
   for (const nlohmann::json& event : json["traceEvents"]) {
     if (event["ph"] != "X") continue;

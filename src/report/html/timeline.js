@@ -16,6 +16,7 @@ const spanKinds = [
   {name: "pack, assemble, stage", colour: "series-2", match: /^(pack|assemble|stage)/},
   {name: "apply", colour: "series-4", match: /^apply/},
   {name: "AdamW and Lion", colour: "series-6", match: /^elementwise/},
+  {name: "forward and backward", colour: "model", match: /^forward/},
   {name: "waiting", colour: "idle", match: /^wait/},
   {name: "control", colour: "series-7", match: /^control/},
 ];

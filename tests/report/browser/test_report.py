@@ -361,6 +361,33 @@ class TrainReport(ReportTest, unittest.TestCase):
         self.look("train")
 
 
+class SimulateReport(ReportTest, unittest.TestCase):
+    @classmethod
+    def make(cls):
+        page = FOLDER / "simulate.html"
+        cls.json = muster(
+            *("simulate", "moe-397b", "--mesh", "fsdp=128", "--cluster", "h100-ib", "--scratch-mib", "2048"),
+            *("--strategy", "chunked,routed,global", "--html", str(page)),
+        )
+        return page
+
+    def test_figures_are_those_of_json(self):
+        for row in self.json["strategies"]:
+            shown = {**row, "over_bound": row["step_ms"] / row["bound_ms"]}
+            self.assert_figures(f"#strategies tr[data-strategy={row['strategy']}]", shown)
+
+    def test_choosing_a_strategy_shows_its_step(self):
+        b = self.browser
+        self.assertEqual(b.attribute("#timeline-canvas", "data-step"), "global")
+        b.click("#strategies tr[data-strategy=chunked] button")
+        self.assertEqual(b.attribute("#timeline-canvas", "data-step"), "chunked")
+        self.assertEqual(b.attribute("#map-canvas", "data-strategy"), "chunked")
+        self.assertIn("h100-ib, simulated", b.one("h1").text)
+
+    def test_looks(self):
+        self.look("simulate")
+
+
 class SampleReport(ReportTest, unittest.TestCase):
     @classmethod
     def make(cls):
