@@ -1,6 +1,7 @@
 // Polishing on the GPU for the shapes of workloads A, B and C: recorded steps, two lanes, bf16 in place. Then symmetric
 // products alone, beside cuBLAS. Arguments: none, or one of `polish`, `products`; and the size of sub-batches. Or
-// `file`, the name of a file of bf16 matrices of one shape, which it polishes in place, their number, rows and columns.
+// `file`, the name of a file of bf16 matrices of one shape, which it polishes in place, their number, rows and columns,
+// and the name of a set of coefficients.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -224,9 +225,10 @@ void report_products() {
 }
 
 // For whoever wants to compare results.
-int polish_file(const char* name, int64_t count, MatrixShape shape) {
+int polish_file(const char* name, int64_t count, MatrixShape shape, const char* set) {
   std::vector<std::unique_ptr<Job>> jobs;
   jobs.push_back(std::make_unique<Job>(count, shape, false));
+  jobs[0]->options.coefficients = coefficients(set);
   std::vector<char> bytes(static_cast<size_t>(count * shape.rows * shape.columns * 2));
   std::fstream file(name, std::ios::in | std::ios::out | std::ios::binary);
   if (!file.read(bytes.data(), std::ssize(bytes))) {
@@ -251,8 +253,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   const std::string what = argc > 1 ? argv[1] : "";
-  if (what == "file" && argc == 6)
-    return polish_file(argv[2], std::atoll(argv[3]), {std::atoll(argv[4]), std::atoll(argv[5])});
+  if (what == "file" && argc == 7)
+    return polish_file(argv[2], std::atoll(argv[3]), {std::atoll(argv[4]), std::atoll(argv[5])}, argv[6]);
   if (what.empty() || what == "polish") report_polishing(argc > 2 ? std::atoll(argv[2]) : 0);
   if (what.empty() || what == "products") report_products();
 }

@@ -7,6 +7,7 @@
 #include "plan_choice.h"
 #include "report/plan_page.h"
 #include "report/text.h"
+#include "traced_ranks.h"
 
 namespace muster::cli {
 namespace {
@@ -64,10 +65,7 @@ std::vector<Figure> facts(std::span<const BenchResult> results, std::span<const 
 std::vector<report::TracedStep> traced_steps(std::span<const BenchResult> results, std::span<const std::string> names) {
   std::vector<report::TracedStep> steps;
   for (size_t i = 0; i < results.size(); ++i) {
-    for (size_t rank = 0; rank < results[i].timelines.size(); ++rank) {
-      const run::Timeline& t = results[i].timelines[rank];
-      steps.push_back({static_cast<int32_t>(rank), names[i], t.begin_ns, t.end_ns, t.events});
-    }
+    for (report::TracedStep& one : traced_ranks(names[i], results[i].timelines)) steps.push_back(std::move(one));
   }
   return steps;
 }

@@ -30,6 +30,8 @@ report::Page plan_page_with_others(const report::PlanReport& report, const PlanO
     PlanOptions other = options;
     other.strategy = strategy;
     other.waves = 0;
+    other.wave_order = {};  // these are global's
+    other.elementwise = {};
     try {
       const Plan plan = make_plan(report.problem, other);
       others.push_back({std::string(name(strategy)), summarize(report.problem, plan, options.cost)});

@@ -5,8 +5,8 @@
 
 namespace muster::cli {
 
-// The others are in the order of their names' list but `chunked` first,
-// which gives matrices to ranks in turn. One that cannot plan the model is noted.
+// The others are in the order of their names' list, but `chunked` first, which gives matrices to ranks in turn. One
+// that cannot plan the model is noted.
 report::Page plan_page_with_others(const report::PlanReport& report, const PlanOptions& options);
 
 }  // namespace muster::cli

@@ -20,6 +20,7 @@ namespace {
 // One rank alone may compute for long while the others wait for it.
 const CommOptions kCommOptions{std::chrono::hours(1)};
 constexpr int32_t kDefaultRanks = 2;
+constexpr int32_t kMaxThreads = 1024;
 
 int from_environment(std::initializer_list<const char*> names, int otherwise) {
   for (const char* name : names) {
@@ -123,6 +124,7 @@ void Ranks::run(int32_t ranks, const Body& body) const {
 }
 
 void Ranks::run_threads(int32_t ranks, const Body& body) const {
+  if (ranks > kMaxThreads) throw InvalidArgument(fmt::format("{} ranks: as threads at most {}", ranks, kMaxThreads));
   std::vector<std::unique_ptr<Communicator>> communicators = make_local_communicators(ranks, kCommOptions);
   std::mutex mutex;
   std::exception_ptr first;  // the others are told of it, and fail too

@@ -21,6 +21,7 @@
 #include "progress.h"
 #include "ranks.h"
 #include "report/text.h"
+#include "report/trace.h"
 #include "report/write_file.h"
 #include "shipped_text.h"
 #include "train_output.h"
@@ -45,6 +46,7 @@ struct TrainArguments {
   std::string until;
   std::string resume;
   std::string report;
+  std::string trace;
   std::vector<std::string> beside;
   bool json = false;
 };
@@ -131,7 +133,9 @@ std::optional<double> read_target(const TrainArguments& arguments, int64_t runs)
 
 train::TrainOptions read_options(const TrainArguments& arguments, int64_t runs) {
   constexpr Range kSteps{1, 10'000'000};
-  train::TrainOptions options{.save = arguments.save, .resume = arguments.resume, .trace = !arguments.report.empty()};
+  train::TrainOptions options{.save = arguments.save,
+                              .resume = arguments.resume,
+                              .trace = !arguments.report.empty() || !arguments.trace.empty()};
   if (!arguments.until.empty()) options.until = parse_integer("--until", arguments.until, kSteps);
   if (!arguments.save_every.empty()) {
     options.save_every = parse_integer("--save-every", arguments.save_every, kSteps);
@@ -202,10 +206,13 @@ void run(const TrainArguments& arguments) {
   outcome.several = !arguments.runs.empty();
   outcome.target = read_target(arguments, runs);
   const train::TrainOptions options = read_options(arguments, runs);
-  for (const std::string& file : arguments.beside) {
-    outcome.beside.push_back(for_flag("--beside", [&] { return read_training(file); }));
+  if (arguments.processes.prints()) {  // the others need none of it
+    for (const std::string& file : arguments.beside) {
+      outcome.beside.push_back(for_flag("--beside", [&] { return read_training(file); }));
+    }
+    if (!arguments.report.empty()) check_folder("--report", arguments.report);
+    if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
   }
-  if (!arguments.report.empty()) check_folder("--report", arguments.report);
   const std::string text = arguments.text.empty()
                                ? std::string(shipped_text())
                                : for_flag("--text", [&] { return model::read_file(arguments.text); });
@@ -229,6 +236,9 @@ void run(const TrainArguments& arguments) {
   if (!arguments.processes.prints()) return;
   teller.clear();
   teller.tell(train_comparison(outcome));
+  if (!arguments.trace.empty()) {
+    for_flag("--trace", [&] { report::write_file(arguments.trace, report::trace_json(traced_steps(outcome))); });
+  }
   if (!arguments.report.empty()) {
     for_flag("--report", [&] { report::write_file(arguments.report, report::page_html(train_page(outcome))); });
     teller.tell(fmt::format("report: {}\n", arguments.report));
@@ -278,6 +288,7 @@ void add_train_command(CLI::App& app) {
       .add_option("--resume", arguments->resume, "Go on from a checkpoint, on any ranks; flags not given are its own")
       ->type_name("DIR");
   command.add_option("--report", arguments->report, "Write a report")->type_name("F.html");
+  command.add_option("--trace", arguments->trace, "Write the last step, for Perfetto")->type_name("F.json");
   command.add_option("--beside", arguments->beside, "Other trainings, as --json printed them, for the report")
       ->type_name("F.json")
       ->delimiter(',');

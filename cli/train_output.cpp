@@ -96,9 +96,13 @@ std::string train_ending(const TrainResult& result) {
 std::string train_statistics(const TrainOutcome& outcome) {
   const std::vector<double> losses = outcome.final_losses();
   const std::vector<double> seconds = outcome.seconds();
-  std::string out = fmt::format("\n{} runs: loss {:.4f}, standard deviation {:.4f}; time {:.2f} s, {:.2f} s\n",
-                                losses.size(), train::mean(losses), train::standard_deviation(losses),
-                                train::mean(seconds), train::standard_deviation(seconds));
+  const auto spread = [](const std::vector<double>& values, int digits) {
+    return values.size() < 2 ? ""
+                             : fmt::format(" (standard deviation {:.{}f})", train::standard_deviation(values), digits);
+  };
+  std::string out =
+      fmt::format("\n{} run{}: loss {:.4f}{}; time {:.2f} s{}\n", losses.size(), losses.size() == 1 ? "" : "s",
+                  train::mean(losses), spread(losses, 4), train::mean(seconds), spread(seconds, 2));
   if (outcome.target) {
     out += fmt::format("t-test, loss below {}: p = {:.4g}\n", *outcome.target, train::p_below(losses, *outcome.target));
   }

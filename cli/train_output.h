@@ -12,7 +12,7 @@ namespace muster::cli {
 
 // One that was made before.
 struct OtherTraining {
-  std::string name;  // "fsdp=4, global"
+  std::string name;  // "fsdp=4, global (file)"
   std::vector<double> losses;
 };
 

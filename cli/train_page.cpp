@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "muster/error.h"
 #include "plan_others.h"
 #include "report/text.h"
+#include "traced_ranks.h"
 
 namespace muster::cli {
 namespace {
@@ -94,8 +96,13 @@ OtherTraining read_training(const std::string& file) {
       !std::ranges::all_of(json["losses"], &Json::is_number)) {
     throw InvalidArgument(fmt::format("{}: is not what `muster train --json` prints", file));
   }
-  return {fmt::format("{}, {}", json["mesh"].get<std::string>(), json["strategy"].get<std::string>()),
+  return {fmt::format("{}, {} ({})", json["mesh"].get<std::string>(), json["strategy"].get<std::string>(),
+                      std::filesystem::path(file).stem().string()),
           json["losses"].get<std::vector<double>>()};
+}
+
+std::vector<report::TracedStep> traced_steps(const TrainOutcome& outcome) {
+  return traced_ranks(std::string(name(outcome.execution.plan.strategy)), outcome.runs.front().timelines);
 }
 
 report::Page train_page(const TrainOutcome& outcome) {
@@ -106,12 +113,9 @@ report::Page train_page(const TrainOutcome& outcome) {
   page.title = fmt::format("A small GPT learns on {} rank{}", run.problem.ranks, run.problem.ranks == 1 ? "" : "s");
   page.subtitle = fmt::format("{} · {}", training_words(outcome), page.subtitle);
   page.facts = facts(outcome);
-  page.charts = {loss_chart(outcome), time_chart(run)};
-  const std::string name(muster::name(plan.strategy));
-  for (size_t rank = 0; rank < run.timelines.size(); ++rank) {
-    const run::Timeline& t = run.timelines[rank];
-    page.timelines.push_back({static_cast<int32_t>(rank), name, t.begin_ns, t.end_ns, t.events});
-  }
+  page.charts = {loss_chart(outcome)};
+  if (!run.step_ns.empty()) page.charts.push_back(time_chart(run));
+  page.timelines = traced_steps(outcome);
   page.timelines_note = "The last step, as it was recorded.";
   return page;
 }

@@ -12,7 +12,10 @@ namespace muster::cli {
 // What `muster train --json` said of another one. Throws InvalidArgument for what it did not say.
 OtherTraining read_training(const std::string& file);
 
-// At least one run, with its timelines.
+// The last step of the first run, of every rank, if it was traced.
+std::vector<report::TracedStep> traced_steps(const TrainOutcome& outcome);
+
+// At least one run, traced.
 report::Page train_page(const TrainOutcome& outcome);
 
 }  // namespace muster::cli

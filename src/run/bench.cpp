@@ -1,21 +1,18 @@
 #include "run/bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <numeric>
 
 #include "backends.h"
+#include "engine/recorder.h"
 
 namespace muster::run {
 namespace {
 
-constexpr int64_t kGradients = 2;  // distinct ones, made before any step is timed
+using engine::now_ns;
 
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+constexpr int64_t kGradients = 2;  // distinct ones, made before any step is timed
 
 // One plan with its own weights.
 class Contestant {

@@ -1,7 +1,6 @@
 #include "run/workload.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <thread>
@@ -9,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "muster/error.h"
+#include "run/bf16.h"
 #include "run/hash.h"
 #include "run/rows.h"
 
@@ -22,13 +22,6 @@ using layout::Run;
 // In place of a step.
 constexpr int64_t kWeights = -1;
 constexpr int64_t kRows = -2;  // what the rows of gradients have at every step
-
-uint16_t to_bf16(float v) {
-  const auto bits = std::bit_cast<uint32_t>(v);
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-float from_bf16(uint16_t v) { return std::bit_cast<float>(static_cast<uint32_t>(v) << 16); }
 
 float rounded(Dtype dtype, float v) { return dtype == Dtype::kF32 ? v : from_bf16(to_bf16(v)); }
 

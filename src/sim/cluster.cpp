@@ -129,7 +129,8 @@ Cluster Cluster::load(const std::string& name_or_path, const std::string& cost) 
   for (const auto& [name, text] : kBuiltIn) {
     if (name_or_path == name) return parse_cluster(std::string(text), name_or_path, cost);
   }
-  if (!std::filesystem::is_regular_file(name_or_path)) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(name_or_path, error)) {
     throw InvalidArgument(fmt::format("cluster '{}': neither {} nor a file", name_or_path, cluster_names()));
   }
   return parse_cluster(read(name_or_path), name_or_path, cost);

@@ -6,7 +6,7 @@
 namespace muster::sim {
 namespace {
 
-constexpr int64_t kMomentumBytes = 4;
+constexpr int64_t kMomentumStateBytes = 4;
 constexpr int64_t kVarianceBytes = 4;
 
 int64_t moment_bytes(Algorithm algorithm) {
@@ -56,7 +56,7 @@ Memory::Memory(const plan::Catalog& catalog, const Plan& plan)
 void Memory::add(int32_t wave, int32_t rank, const plan::Activity& activity, const plan::Traffic& in,
                  const plan::Traffic& out) {
   Rank& r = ranks_[rank];
-  r.held += activity.momentum * kMomentumBytes + activity.lines * kVarianceBytes;
+  r.held += activity.momentum * kMomentumStateBytes + activity.lines * kVarianceBytes;
   r.arena.add(static_cast<size_t>(wave), plan::wave_bytes(activity, in, out));
   r.workspace = std::max(r.workspace, activity.workspace);
   r.peers_batch = std::max(r.peers_batch, padded_batch_bytes(activity, in, zero_bytes_));

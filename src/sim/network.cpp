@@ -18,7 +18,9 @@ std::vector<int64_t> exchange_ns(const Cluster& cluster, const plan::Flow& flow,
   const int32_t size = cost.ranks_per_node;
   const int32_t nics = std::min(cluster.nics_per_node, size);
   const int64_t nic_mbps = cluster.nic_mbps * (cluster.nics_per_node / nics);
-  const auto nic_of = [&](int32_t rank) { return static_cast<size_t>(rank / size) * nics + rank % size * nics / size; };
+  const auto nic_of = [&](int32_t rank) {
+    return static_cast<size_t>(int64_t{rank / size} * nics + int64_t{rank % size} * nics / size);
+  };
   std::vector<std::array<int64_t, 2>> loads(nic_of(ranks - 1) + 1);  // sent and received
   for (int32_t r = 0; r < ranks; ++r) {
     loads[nic_of(r)][0] += flow.at(r).sent_far;

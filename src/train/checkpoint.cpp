@@ -19,6 +19,7 @@ using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr const char* kFile = "train.json";
+constexpr const char* kTemporary = "train.json.tmp";
 constexpr int kVersion = 1;
 constexpr const char* kStates[] = {"state-a", "state-b"};
 
@@ -60,7 +61,7 @@ std::string free_state(const std::string& directory) {
 }
 
 void commit(const std::string& directory, const Position& position) {
-  const std::string temporary = in(directory, "train.json.tmp");
+  const std::string temporary = in(directory, kTemporary);
   const std::string text = to_text(position);
   fs::remove(temporary);
   engine::File file = engine::File::create(temporary);
@@ -95,6 +96,16 @@ void make_folder(const std::string& directory, Communicator& communicator) {
     fs::create_directories(directory, error);
     if (error) {
       throw InvalidArgument(fmt::format("--save: cannot create {}: {}", engine::path_text(directory), error.message()));
+    }
+    // Better now than when there is something to lose.
+    try {
+      free_state(directory);
+      const std::string probe = in(directory, kTemporary);
+      fs::remove(probe);
+      engine::File::create(probe);
+      fs::remove(probe);
+    } catch (const std::exception& broken) {
+      throw InvalidArgument(fmt::format("--save: {}", broken.what()));
     }
   });
 }

@@ -43,6 +43,10 @@ TrainResult train(const Recipe& recipe, const Corpus& corpus, const Execution& e
     check_same(recipe, corpus, position);
     load(options.resume, position, trainer);
   }
+  if (options.until > 0 && options.until < trainer.steps()) {
+    throw InvalidArgument(
+        fmt::format("--until: {}, but the checkpoint has made {} steps", options.until, trainer.steps()));
+  }
   if (!options.save.empty()) make_folder(options.save, communicator);
   TrainResult result;
   result.first_step = trainer.steps();
@@ -60,10 +64,12 @@ TrainResult train(const Recipe& recipe, const Corpus& corpus, const Execution& e
     result.step_ns.push_back(step.total_ns);
     result.optimizer_ns.push_back(step.optimizer_ns);
     options.progress(trainer.steps(), step);
-    const bool due = trainer.steps() == last || (options.save_every > 0 && trainer.steps() % options.save_every == 0);
+    const bool due = options.save_every > 0 && trainer.steps() % options.save_every == 0 && trainer.steps() < last;
     if (due && !options.save.empty()) save(options.save, position, trainer, communicator);
   }
-  if (options.trace) result.timelines = run::gather_timelines(communicator, trainer.timeline());
+  if (!options.save.empty()) save(options.save, position, trainer, communicator);
+  if (options.trace && !result.step_ns.empty())
+    result.timelines = run::gather_timelines(communicator, trainer.timeline());
   result.losses = std::move(position.losses);
   result.final_loss = trainer.held_out_loss();
   return result;

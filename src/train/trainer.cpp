@@ -2,33 +2,26 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "engine/recorder.h"
 #include "muster/error.h"
+#include "run/bf16.h"
 
 namespace muster::train {
 namespace {
 
-constexpr int64_t kHeldOutBatches = 8;
+using engine::now_ns;
 
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+constexpr int64_t kHeldOutBatches = 8;
 
 ModelConfig with_vocabulary(ModelConfig model, int64_t vocabulary) {
   model.vocabulary = vocabulary;
   return model;
-}
-
-uint16_t nearest_bf16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 int64_t extra_bytes(WeightForm form) {
@@ -58,7 +51,10 @@ Trainer::Trainer(const Recipe& recipe, const Corpus& corpus, const Execution& ex
   for (size_t p = 0; p < map_.tensors.size(); ++p) {
     gradient_pointers_.push_back(own_.elements(p) > 0 ? gradients_.data() + own_.offsets[p] : nullptr);
   }
-  for (int t = 0; t < threads_.threads(); ++t) passes_.emplace_back(model_, map_, recipe.batch / recipe.slots);
+  for (int t = 0; t < threads_.threads(); ++t) {
+    const Gpt<float>& gpt = passes_.emplace_back(model_, map_, recipe.batch / recipe.slots);
+    batches_.emplace_back(static_cast<size_t>(gpt.tokens_in()));
+  }
   OptimizerOptions options{.plan = execution.plan, .groups = make_groups(recipe), .threads = execution.threads};
   options.seed = recipe.seed;
   optimizer_ = std::make_unique<Optimizer>(problem_, options, communicator, memory());
@@ -80,7 +76,7 @@ void Trainer::fill_shard() {
         put(weights_, static_cast<uint16_t>(bits >> 16));
         put(extra_, static_cast<uint16_t>(bits));
       } else {
-        put(weights_, nearest_bf16(value));
+        put(weights_, run::to_bf16(value));
         if (form == WeightForm::kBf16Master) put(extra_, value);
       }
     }
@@ -103,7 +99,8 @@ std::vector<ParameterMemory> Trainer::memory() {
 
 template <typename Visit>
 void Trainer::for_each_pass(SlotRange passes, const Visit& visit) {
-  threads_.run(passes.size(), [&](int64_t i, int thread) { visit(passes.begin + i, passes_[thread]); });
+  threads_.run(passes.size(),
+               [&](int64_t i, int thread) { visit(passes.begin + i, passes_[thread], batches_[thread]); });
 }
 
 double Trainer::sum_over_ranks(std::vector<double>& values) {
@@ -122,8 +119,7 @@ TrainedStep Trainer::step() {
   gather_.run(weights_, whole_);
   const int64_t gathered = now_ns();
   std::vector<double> losses(static_cast<size_t>(recipe_.slots));
-  for_each_pass(sum_.own(), [&](int64_t slot, Gpt<float>& gpt) {
-    std::vector<int32_t> batch(static_cast<size_t>(gpt.tokens_in()));
+  for_each_pass(sum_.own(), [&](int64_t slot, Gpt<float>& gpt, std::span<int32_t> batch) {
     corpus_.draw(recipe_.seed, steps(), slot * sequences, batch);
     const std::span<float> gradients = sum_.gradients(slot);
     std::fill(gradients.begin(), gradients.end(), 0.0F);
@@ -157,8 +153,7 @@ double Trainer::held_out_loss() {
   gather_.run(weights_, whole_);
   std::vector<double> losses(static_cast<size_t>(count));
   const SlotRange own = slots_of(count, communicator_.rank(), communicator_.size());
-  for_each_pass(own, [&](int64_t pass, Gpt<float>& gpt) {
-    std::vector<int32_t> batch(static_cast<size_t>(gpt.tokens_in()));
+  for_each_pass(own, [&](int64_t pass, Gpt<float>& gpt, std::span<int32_t> batch) {
     corpus_.held_out(count * sequences, pass * sequences, batch);
     losses[pass] = gpt.loss(whole_, batch);
   });

@@ -56,7 +56,7 @@ class Trainer {
  private:
   void fill_shard();
   std::vector<ParameterMemory> memory();
-  // Calls visit(pass, model) for passes begin to end, each on one thread.
+  // Calls visit(pass, model, room for its tokens) for passes begin to end, each on one thread. It must not throw.
   template <typename Visit>
   void for_each_pass(SlotRange passes, const Visit& visit);
   double sum_over_ranks(std::vector<double>& values);  // in their order; each is 0 on all ranks but one
@@ -77,7 +77,8 @@ class Trainer {
   WeightGather gather_;
   SlotSum sum_;
   kernels::cpu::ThreadPool threads_;
-  std::vector<Gpt<float>> passes_;  // one a thread
+  std::vector<Gpt<float>> passes_;             // one a thread
+  std::vector<std::vector<int32_t>> batches_;  // of tokens, the same
   std::unique_ptr<Optimizer> optimizer_;
   bool trace_ = false;
   run::Timeline timeline_;

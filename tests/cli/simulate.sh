@@ -54,6 +54,10 @@ rejects "nic_mbps -3" gpt2-small --ranks 2 --cluster "$work/odd.cluster"
 rejects "nics 8" gpt2-small --ranks 2 --cluster "$work/unknown.cluster"
 rejects "broken.cluster" gpt2-small --ranks 2 --cluster "$work/broken.cluster"
 rejects "--cluster" gpt2-small --ranks 2 --cluster tpu
+rejects "--cluster" gpt2-small --ranks 2 --cluster "$(printf 'x%.0s' {1..300})"
+cluster vast ', "ranks_per_node": 1048576'
+gives vast "$muster" simulate gpt2-small --ranks 4096 --cluster "$work/vast.cluster" --strategy global --json
+holds 'vast["strategies"][0]["step_ms"] > 0'
 rejects "--cluster" gpt2-small --ranks 2
 rejects "--cost" gpt2-small --ranks 2 --cluster h100-ib --cost none
 rejects "--strategy" gpt2-small --ranks 2 --cluster h100-ib --strategy best

@@ -53,6 +53,16 @@ holds 'resumed["losses"] == one["losses"] and resumed["final_loss"] == one["fina
 refuses 2 '--width: 32, but the checkpoint has 16' "$muster" train --resume "$work/saved" --width 32
 refuses 2 '--text' "$muster" train --resume "$work/saved" --text "$work/text"
 refuses 2 '--resume' "$muster" train --resume "$work/none"
+"$muster" train --resume "$work/saved" --until 5 --save "$work/again" --report "$work/done.html" >/dev/null
+gives finished "$muster" train --resume "$work/again" --save "$work/copy" --report "$work/done.html" --json
+holds 'finished["losses"] == one["losses"] and finished["first_step"] == 5'
+gives copied "$muster" train --resume "$work/copy" --json
+holds 'copied["final_loss"] == one["final_loss"]'
+refuses 2 '--until: 2, but the checkpoint has made 5 steps' "$muster" train --resume "$work/copy" --until 2
+mkdir "$work/broken"
+echo '{' >"$work/broken/train.json"
+refuses 2 '--save: ' "$muster" train "${tiny[@]}" --save "$work/broken"
+refuses 2 '2000 ranks: as threads at most 1024' "$muster" train "${tiny[@]}" --ranks 2000
 rm "$work"/saved/state-?/muster.index.json
 refuses 2 'muster.index.json' "$muster" train --resume "$work/saved"
 
@@ -60,15 +70,21 @@ echo "== reports, and other trainings beside"
 "$muster" train "${tiny[@]}" --json >"$work/one.json"
 "$muster" train "${tiny[@]}" --seed 9 --json >"$work/nine.json"
 text=$("$muster" train "${tiny[@]}" --ranks 2 --report "$work/report.html" --beside "$work/one.json,$work/nine.json")
-for part in 'beside fsdp=1, global: the same losses, bit for bit' 'beside fsdp=1, global: other losses from step 1 on' \
+for part in 'beside fsdp=1, global (one): the same losses, bit for bit' 'beside fsdp=1, global (nine): other losses from step 1 on' \
   "report: $work/report.html"; do
   grep -qF -- "$part" <<<"$text" || fail "the text lacks: $part"
 done
 grep -q 'A small GPT learns on 2 ranks' "$work/report.html" || fail "the report has no title"
+"$muster" train "${tiny[@]}" --ranks 2 --wave-order small_last --report "$work/ordered.html" >/dev/null
+grep -q '"chunked"' "$work/ordered.html" || fail "the report has no other strategies"
 gives other "$muster" train "${tiny[@]}" --ranks 2 --beside "$work/one.json" --json
 holds 'other["same_losses"] is True'
 refuses 2 '--beside' "$muster" train "${tiny[@]}" --beside "$work/none.json"
 refuses 2 'is not what `muster train --json` prints' "$muster" train "${tiny[@]}" --beside "$work/report.html"
+gives other "$muster" train "${tiny[@]}" --ranks 2 --trace "$work/steps.json" --json
+holds '{"forward and backward", "gather weights"} <= {e["name"] for e in steps["traceEvents"]}'
+holds '{e["pid"] for e in steps["traceEvents"]} == {0, 1}'
+refuses 2 '--trace' "$muster" train "${tiny[@]}" --trace "$work/none/steps.json"
 refuses 2 '--report' "$muster" train "${tiny[@]}" --report "$work/none/report.html"
 
 echo "== several runs"
@@ -79,6 +95,7 @@ holds 'len({r["final_loss"] for r in runs["runs"]}) == 3 and 0 < runs["std"] < 1
 holds 'abs(sum(r["final_loss"] for r in runs["runs"]) / 3 - runs["mean"]) < 1e-12 and 0 < runs["p"] < 1'
 gives untested "$muster" train "${tiny[@]}" --runs 2 --json
 holds 'untested["p"] is None and untested["mean"] > 0'
+! grep -q nan <<<"$("$muster" train "${tiny[@]}" --runs 1)" || fail "a deviation of one run"
 grep -qF 'p = ' <<<"$("$muster" train "${tiny[@]}" --runs 2 --target 4.2)" || fail "no p"
 
 echo "== bad input"

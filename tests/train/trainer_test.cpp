@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -146,7 +147,10 @@ TEST(Train, DoesWhatTheRecipeSays) {
 
 class Checkpoints : public testing::Test {
  protected:
-  Checkpoints() : folder_(testing::TempDir() + "muster_train_test") { std::filesystem::remove_all(folder_); }
+  // Tests run beside one another, in processes of their own.
+  Checkpoints() : folder_(testing::TempDir() + "muster_train_" + std::to_string(::getpid())) {
+    std::filesystem::remove_all(folder_);
+  }
   ~Checkpoints() override { std::filesystem::remove_all(folder_); }
 
   std::string folder_;
@@ -220,8 +224,14 @@ TEST(Train, StopsAtALossThatIsNotFinite) {
   recipe.adamw_lr = 1e6;
   recipe.weight_decay = 1e6;
   recipe.steps = 100;
-  const auto communicator = std::move(make_local_communicators(1).front());
-  EXPECT_THROW(train(recipe, sample(), {}, *communicator), Error);
+  test::run_ranks(2, [&](Communicator& communicator) {
+    try {
+      train(recipe, sample(), {.axes = {{"fsdp", 2}}}, communicator);
+      ADD_FAILURE() << "trained";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("the loss is"));
+    }
+  });
 }
 
 TEST(Train, KnowsItsAxes) {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from .layout import local
+
+_data_ptr, _is_contiguous = torch.Tensor.data_ptr, torch.Tensor.is_contiguous
 
 
 class Gradients:
@@ -25,6 +27,8 @@ class Gradients:
         self._parameters: list[tuple[int, Any, torch.dtype, Any]] = [
             (i, p, p.dtype, p._spec if isinstance(p, DTensor) else None) for i, p in enumerate(parameters)
         ]
+        self._plain = None if any(isinstance(p, DTensor) for p in parameters) else list(parameters)
+        self._dtypes = [p.dtype for p in parameters]
         mine = [local(p.detach()) for p in parameters]
         self._were = [(m.device, tuple(m.shape)) for m in mine]
         self._weights = [m.data_ptr() for m in mine]
@@ -33,7 +37,10 @@ class Gradients:
 
     def moved(self) -> list[int]:
         """Numbers of parameters whose memory is elsewhere now (``p.data = ...``, say), once each time."""
-        weights = [p.data_ptr() if s is None else p._local_tensor.data_ptr() for _, p, _, s in self._parameters]
+        if self._plain is not None:
+            weights = list(map(_data_ptr, self._plain))
+        else:
+            weights = [p.data_ptr() if s is None else p._local_tensor.data_ptr() for _, p, _, s in self._parameters]
         if weights == self._weights:
             return []
         out = [i for i, (now, before) in enumerate(zip(weights, self._weights)) if now != before]
@@ -49,6 +56,10 @@ class Gradients:
     def addresses(self) -> list[int]:
         """Of this rank's gradients. Raises ValueError naming the parameter."""
         self.copies = []
+        if self._plain is not None:
+            found = self._all_plain([p.grad for p in self._plain])
+            if found is not None:
+                return found
         out = []
         strided = torch.strided
         for index, parameter, dtype, spec in self._parameters:
@@ -69,6 +80,18 @@ class Gradients:
                 self.copies.append(mine)
             out.append(mine.data_ptr())
         return out
+
+    def _all_plain(self, grads: list[torch.Tensor | None]) -> list[int] | None:
+        """Addresses, if all are there and as usual: no line of Python for each. None: somebody has to look."""
+        if {*map(type, grads)} != {torch.Tensor}:
+            return None
+        there = cast("list[torch.Tensor]", grads)
+        try:
+            if [g.dtype for g in there] == self._dtypes and all(map(_is_contiguous, there)):
+                return list(map(_data_ptr, there))
+        except RuntimeError:  # a sparse one
+            pass
+        return None
 
     def address(self, index: int, grad: torch.Tensor) -> int:
         """Of a gradient before the others are there. A copy is in ``early_copies`` until somebody clears it."""

@@ -269,6 +269,7 @@ class NorMuon(torch.optim.Optimizer):
         device = self._reader.device or torch.device("cpu")
         self._link = Link(self._process_group, device, self._timeout, self._backend, self._overlap is not None)
         self._cuda = device.type == "cuda"
+        self._device_index = device.index
         if self._cuda:
             self._options.device = _muster.Device.cuda(device.index, self._stream())
             plan = self._options.plan
@@ -277,7 +278,7 @@ class NorMuon(torch.optim.Optimizer):
         return self._link
 
     def _stream(self) -> int:
-        return torch.cuda.current_stream(self._reader.device).cuda_stream
+        return torch._C._cuda_getCurrentRawStream(self._device_index)
 
     def _follow(self) -> None:
         if self._cuda:
@@ -361,7 +362,9 @@ class NorMuon(torch.optim.Optimizer):
                 self._engine.begin_step(self._step_options)
                 self._begun = True
             address = 0 if gradient is None else self._gradients.address(number, gradient)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RuntimeError) as caught:
+            if not self._begun and self._overlap is not None:
+                self._overlap.error = self._overlap.error or str(caught)
             return False
         self._engine.ready(number, address)
         return True
@@ -402,7 +405,7 @@ class NorMuon(torch.optim.Optimizer):
             addresses = self._gradients.addresses()
             if self._overlap is not None:
                 self._overlap.check()
-        except (ValueError, TypeError) as caught:
+        except (ValueError, TypeError, RuntimeError) as caught:  # out of memory, say
             error, addresses = str(caught), []
         self._follow()
         try:

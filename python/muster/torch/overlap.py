@@ -20,6 +20,7 @@ _CHANGED = (
     "overlap=True: the gradient of '{}' was changed after backward; clipping, loss scaling and accumulation need all"
     " gradients before the first is used"
 )
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 SCALED = "overlap=True: not with GradScaler: whether gradients overflowed is known after backward; waves start before"
 SCREENED = (
     "overlap=True: not with non_finite='{}', which looks at all gradients before anything is changed, and waves start"
@@ -99,10 +100,22 @@ class Overlap:
         for number, (gradient, version) in self._seen.items():
             if self._parameters[number].grad is not gradient or gradient._version != version:
                 raise ValueError(_CHANGED.format(self._names[number]))
-        for number, gradient in self._copies.items():
+        self._check_copies()
+
+    def _check_copies(self) -> None:
+        """Bits of gradients against those of their buckets, where they are not the same memory. Waits once."""
+        numbers, differ = [], []
+        for number, used in self._copies.items():
             now = self._parameters[number].grad
-            if now is None or not torch.equal(now, gradient):
+            if now is None:
                 raise ValueError(_CHANGED.format(self._names[number]))
+            if now.data_ptr() != used.data_ptr():
+                bits = _BITS[now.element_size()]
+                numbers.append(number)
+                differ.append((now.view(bits) != used.view(bits)).any())
+        changed = torch.stack(differ).nonzero() if differ else ()
+        if len(changed) > 0:
+            raise ValueError(_CHANGED.format(self._names[numbers[int(changed[0])]]))
 
     def came(self, number: int) -> None:
         """Backward has added to this gradient."""

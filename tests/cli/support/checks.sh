@@ -86,7 +86,7 @@ needs_gpu() {
 on() {
   local ranks=$1
   shift
-  ASAN_OPTIONS=detect_leaks=0 mpirun --oversubscribe --allow-run-as-root -n "$ranks" "$@"
+  ASAN_OPTIONS=detect_leaks=0 mpirun --oversubscribe --bind-to none --allow-run-as-root -n "$ranks" "$@"
 }
 
 # A model that takes no time: matrices of three shapes, uneven and empty shards, blocks, two dtypes, AdamW and Lion.

@@ -7,5 +7,6 @@ launch() {
     exit 77
   fi
   # With --enable-recovery it would wait forever for ranks that did not start.
-  timeout 240 mpirun --oversubscribe --allow-run-as-root "$@" -n "$ranks" "$program"
+  # Ranks of two would each have one core, for all their threads.
+  timeout 240 mpirun --oversubscribe --bind-to none --allow-run-as-root "$@" -n "$ranks" "$program"
 }

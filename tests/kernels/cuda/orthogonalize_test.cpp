@@ -133,23 +133,29 @@ TEST(Forms, GramIsForLongMatricesAndCoefficientsThatTolerateRounding) {
   }
 }
 
-TEST_F(Orthogonalize, GivesAMatrixTheSameBitsInAnyBatchAndPlace) {
+class OrthogonalizeAs : public Orthogonalize, public testing::WithParamInterface<MatrixShape> {};
+
+TEST_P(OrthogonalizeAs, GivesAMatrixTheSameBitsInAnyBatchAndPlace) {
+  const MatrixShape shape = GetParam();
   for (const std::string_view name : {"polar_express_safe", "aol4"}) {
     for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
-      for (const MatrixShape shape : {MatrixShape{256, 256}, {70, 130}, {96, 384}, {384, 96}, {64, 136}}) {
-        SCOPED_TRACE(std::string(name) + " " + std::to_string(shape.rows) + "x" + std::to_string(shape.columns));
-        std::vector<Values> inputs;
-        for (unsigned seed = 0; seed < 150; ++seed) inputs.push_back(random_matrix(shape, seed));
-        const auto together = polished(with(name, wire), shape, inputs);
-        EXPECT_EQ(polished(with(name, wire), shape, inputs, Place::kUneven), together);
-        EXPECT_EQ(polished(with(name, wire), shape, inputs, Place::kOdd), together);
-        for (const size_t i : {size_t{0}, size_t{64}, size_t{149}}) {
-          EXPECT_EQ(polished(with(name, wire), shape, {inputs[i]})[0], together[i]);
-        }
+      SCOPED_TRACE(name);
+      std::vector<Values> inputs;
+      for (unsigned seed = 0; seed < 150; ++seed) inputs.push_back(random_matrix(shape, seed));
+      const auto together = polished(with(name, wire), shape, inputs);
+      EXPECT_EQ(polished(with(name, wire), shape, inputs, Place::kUneven), together);
+      EXPECT_EQ(polished(with(name, wire), shape, inputs, Place::kOdd), together);
+      for (const size_t i : {size_t{0}, size_t{64}, size_t{149}}) {
+        EXPECT_EQ(polished(with(name, wire), shape, {inputs[i]})[0], together[i]);
       }
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Shapes, OrthogonalizeAs,
+                         testing::Values(MatrixShape{256, 256}, MatrixShape{70, 130}, MatrixShape{96, 384},
+                                         MatrixShape{384, 96}, MatrixShape{64, 136}),
+                         shape_name);
 
 // Matrices of the size that two warpgroups share tiles for.
 TEST_F(Orthogonalize, GivesALargeMatrixTheSameBitsInAnyPlace) {

@@ -217,35 +217,35 @@ class PolishAndApply : public PolishTest {
   std::unique_ptr<Kernels> others_;  // not recorded
 };
 
-TEST_F(PolishAndApply, HasTheBitsOfBothForAllBlocks) {
-  for (const MatrixShape shape : kShapes) {
-    for (const Dtype wire : kDtypes) {
-      for (const std::optional<LineAxis> axis : kAxes) {
-        Case c = case_of(shape, wire, axis, WeightForm::kF32);
-        for (const Cut cut : kCuts) {
-          c.cut = cut;
-          c.cramped = !c.cramped;
-          expect_the_same(c, 2, false);
-        }
+class PolishAndApplyAs : public PolishAndApply, public testing::WithParamInterface<MatrixShape> {};
+
+TEST_P(PolishAndApplyAs, HasTheBitsOfBothForAllBlocks) {
+  for (const Dtype wire : kDtypes) {
+    for (const std::optional<LineAxis> axis : kAxes) {
+      Case c = case_of(GetParam(), wire, axis, WeightForm::kF32);
+      for (const Cut cut : kCuts) {
+        c.cut = cut;
+        c.cramped = !c.cramped;
+        expect_the_same(c, 2, false);
       }
     }
   }
 }
 
-TEST_F(PolishAndApply, HasTheBitsOfBothForAllWeights) {
-  for (const MatrixShape shape : kShapes) {
-    for (const WeightForm form : kForms) {
-      for (const std::optional<LineAxis> axis : kAxes) {
-        Case c = case_of(shape, Dtype::kBf16, axis, form);
-        c.apply.decay = axis.has_value() ? Decay::kPlain : Decay::kCautious;
-        for (const Cut cut : {Cut::kFlat, Cut::kApart, Cut::kPieces}) {
-          c.cut = cut;
-          expect_the_same(c, 2, false);
-        }
+TEST_P(PolishAndApplyAs, HasTheBitsOfBothForAllWeights) {
+  for (const WeightForm form : kForms) {
+    for (const std::optional<LineAxis> axis : kAxes) {
+      Case c = case_of(GetParam(), Dtype::kBf16, axis, form);
+      c.apply.decay = axis.has_value() ? Decay::kPlain : Decay::kCautious;
+      for (const Cut cut : {Cut::kFlat, Cut::kApart, Cut::kPieces}) {
+        c.cut = cut;
+        expect_the_same(c, 2, false);
       }
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Shapes, PolishAndApplyAs, testing::ValuesIn(kShapes), shape_name);
 
 TEST_F(PolishAndApply, CanBeRecorded) {
   for (const MatrixShape shape : {MatrixShape{128, 128}, MatrixShape{96, 384}}) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "device_memory.h"
@@ -19,6 +20,11 @@ class PolishTest : public DeviceTest {
     if (!IsSkipped() && !products_available(0)) GTEST_SKIP() << "not sm_90";
   }
 };
+
+// Of tests that go through much: one a shape, so that each is short under a sanitizer, too.
+inline std::string shape_name(const testing::TestParamInfo<MatrixShape>& info) {
+  return std::to_string(info.param.rows) + "x" + std::to_string(info.param.columns);
+}
 
 using Values = std::vector<float>;
 

@@ -333,16 +333,16 @@ class TrainReport(ReportTest, unittest.TestCase):
 
     def test_curves_coincide(self):
         b = self.browser
-        names = ["fsdp=1, global", "fsdp=4, global", "fsdp=4, megabatch"]
+        names = ["fsdp=1, global (train-one)", "fsdp=4, global (train-four)", "fsdp=4, megabatch"]
         self.assertEqual([c["name"] for c in b.data()["charts"][0]["curves"]], names)
         paths = [b.one(f"path[data-curve='{name}']").get_attribute("d") for name in names]
         self.assertEqual(len(set(paths)), 1)
         for name in names[1:]:
-            self.assertIn("= fsdp=1, global, every value", b.one(f"button[data-curve='{name}']").text)
+            self.assertIn(f"= {names[0]}, every value", b.one(f"button[data-curve='{name}']").text)
         losses = b.data()["charts"][0]["curves"][2]["y"]
         self.assertEqual(losses, self.json["losses"])
-        b.click("button[data-curve='fsdp=1, global']")
-        self.assertEqual(b.all("path[data-curve='fsdp=1, global']"), [])
+        b.click(f"button[data-curve='{names[0]}']")
+        self.assertEqual(b.all(f"path[data-curve='{names[0]}']"), [])
         self.assertIn("step 8", b.hover("svg.curves", 1.0 - 16 / 1000, 0.5))
 
     def test_timeline_has_the_whole_step_of_every_rank(self):
@@ -375,6 +375,8 @@ class SimulateReport(ReportTest, unittest.TestCase):
         for row in self.json["strategies"]:
             shown = {**row, "over_bound": row["step_ms"] / row["bound_ms"]}
             self.assert_figures(f"#strategies tr[data-strategy={row['strategy']}]", shown)
+        self.assertEqual(row["strategy"], "global")  # the fastest
+        self.assert_figures("#facts", shown)
 
     def test_choosing_a_strategy_shows_its_step(self):
         b = self.browser

@@ -1,0 +1,16 @@
+// bf16 as bits.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace muster::run {
+
+inline uint16_t to_bf16(float v) {  // the nearest, ties to even
+  const auto bits = std::bit_cast<uint32_t>(v);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+inline float from_bf16(uint16_t v) { return std::bit_cast<float>(static_cast<uint32_t>(v) << 16); }
+
+}  // namespace muster::run
