@@ -106,6 +106,7 @@ class UsualWay {
     double mu = 0.95;
     double beta2 = 0.95;
     double eps = 1e-8;
+    bool fused = false;  // momentum in one pass; NorMuon's scale, decay and apply in another: no other change
   };
 
   UsualWay(int threads, Options options) : pool_(threads), options_(std::move(options)) {}
@@ -123,13 +124,21 @@ class UsualWay {
     const float mu = static_cast<float>(options_.mu);
     const float rest = static_cast<float>(1 - options_.mu);
     x_.resize(static_cast<size_t>(count));
-    each(count, [&](int64_t i) { momentum[i] += rest * (grad[i] - momentum[i]); });
-    each(count, [&](int64_t i) { x_[i] = grad[i] + mu * (momentum[i] - grad[i]); });
+    if (options_.fused) {
+      each(count, [&](int64_t i) {
+        momentum[i] += rest * (grad[i] - momentum[i]);
+        x_[i] = grad[i] + mu * (momentum[i] - grad[i]);
+      });
+    } else {
+      each(count, [&](int64_t i) { momentum[i] += rest * (grad[i] - momentum[i]); });
+      each(count, [&](int64_t i) { x_[i] = grad[i] + mu * (momentum[i] - grad[i]); });
+    }
     orthogonalize(shape, x_);
-    normalize(shape, variance);
     const double scale = std::sqrt(std::max(1.0, static_cast<double>(shape.rows) / static_cast<double>(shape.columns)));
     const float step = static_cast<float>(options_.lr * scale);
     const float keep = static_cast<float>(1 - options_.lr * options_.weight_decay);
+    if (options_.fused) return normalize_and_apply(shape, variance, step, keep, weight);
+    normalize(shape, variance);
     each(count, [&](int64_t i) { weight[i] *= x_[i] * weight[i] >= 0 ? keep : 1.0f; });
     each(count, [&](int64_t i) { weight[i] -= step * x_[i]; });
   }
@@ -197,13 +206,10 @@ class UsualWay {
     });
   }
 
-  // NorMuon: mean squares of the lines, division by their roots, and the norm as it was.
-  void normalize(MatrixShape shape, float* variance) {
+  // The squares of x by line, in squares_.
+  void sum_lines(MatrixShape shape) {
     const bool columns = shape.columns > shape.rows;
-    const int64_t lines = columns ? shape.columns : shape.rows;
-    const int64_t length = columns ? shape.rows : shape.columns;
-    const int64_t count = shape.rows * shape.columns;
-    const double before = sum_of_squares(x_);
+    const int64_t lines = std::max(shape.rows, shape.columns);
     squares_.assign(static_cast<size_t>(lines), 0);
     const int64_t part = (lines + pool_.threads() - 1) / pool_.threads();
     pool_.run(pool_.threads(), [&](int64_t t, int) {
@@ -225,11 +231,24 @@ class UsualWay {
         }
       }
     });
+  }
+
+  // What NorMuon multiplies the lines by, but for the norm, in squares_.
+  void update_variance(MatrixShape shape, float* variance) {
+    const auto length = static_cast<float>(std::min(shape.rows, shape.columns));
     const float rest = static_cast<float>(1 - options_.beta2);
-    for (int64_t i = 0; i < lines; ++i) {
-      variance[i] += rest * (squares_[i] / static_cast<float>(length) - variance[i]);
+    for (size_t i = 0; i < squares_.size(); ++i) {
+      variance[i] += rest * (squares_[i] / length - variance[i]);
       squares_[i] = 1 / (std::sqrt(variance[i]) + static_cast<float>(options_.eps));
     }
+  }
+
+  // NorMuon: mean squares of the lines, division by their roots, and the norm as it was.
+  void normalize(MatrixShape shape, float* variance) {
+    const bool columns = shape.columns > shape.rows;
+    const double before = sum_of_squares(x_);
+    sum_lines(shape);
+    update_variance(shape, variance);
     each(shape.rows, [&](int64_t i) {
       float* row = x_.data() + i * shape.columns;
       if (columns) {
@@ -239,7 +258,32 @@ class UsualWay {
       }
     });
     const float keep = static_cast<float>(std::sqrt(before / sum_of_squares(x_)));
-    each(count, [&](int64_t i) { x_[i] *= keep; });
+    each(shape.rows * shape.columns, [&](int64_t i) { x_[i] *= keep; });
+  }
+
+  // The same, and the step: both norms follow from the lines', and one pass does the rest.
+  void normalize_and_apply(MatrixShape shape, float* variance, float step, float keep, float* weight) {
+    const bool columns = shape.columns > shape.rows;
+    sum_lines(shape);
+    const std::vector<float> squares = squares_;
+    update_variance(shape, variance);
+    double before = 0;
+    double after = 0;
+    for (size_t i = 0; i < squares.size(); ++i) {
+      const auto square = static_cast<double>(squares[i]);
+      before += square;
+      after += square * static_cast<double>(squares_[i]) * static_cast<double>(squares_[i]);
+    }
+    const float norm = static_cast<float>(std::sqrt(before / after));
+    each(shape.rows, [&](int64_t i) {
+      const float* row = x_.data() + i * shape.columns;
+      float* w = weight + i * shape.columns;
+      const float* factors = columns ? squares_.data() : squares_.data() + i;
+      for (int64_t j = 0; j < shape.columns; ++j) {
+        const float update = row[j] * factors[columns ? j : 0] * norm;
+        w[j] = w[j] * (update * w[j] >= 0 ? keep : 1.0f) - step * update;
+      }
+    });
   }
 
   ThreadPool pool_;

@@ -81,13 +81,14 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] != "INFO"]
 
     def requests(self):
-        """Whatever the page asked for but itself."""
+        """Whatever the page asked for but itself. Chromium's own start page may ask for icons of its own."""
         urls = []
         for entry in self.driver.get_log("performance"):
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 urls.append(message["params"]["request"]["url"])
-        return [url for url in urls if not url.startswith("data:") and url != self.driver.current_url]
+        own = ("data:", "chrome:")
+        return [url for url in urls if not url.startswith(own) and url != self.driver.current_url]
 
     # Elements.
     def one(self, css):
