@@ -81,14 +81,17 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] != "INFO"]
 
     def requests(self):
-        """Whatever the page asked for but itself. Chromium's own start page may ask for icons of its own."""
+        """Whatever the page asked for but itself. Chromium's own start page asks for things, too."""
+        page = self.driver.current_url.split("#")[0]
         urls = []
         for entry in self.driver.get_log("performance"):
             message = json.loads(entry["message"])["message"]
-            if message["method"] == "Network.requestWillBeSent":
-                urls.append(message["params"]["request"]["url"])
-        own = ("data:", "chrome:")
-        return [url for url in urls if not url.startswith(own) and url != self.driver.current_url]
+            if message["method"] != "Network.requestWillBeSent":
+                continue
+            url = message["params"]["request"]["url"]
+            if message["params"]["documentURL"].split("#")[0] == page and not url.startswith(("data:", page)):
+                urls.append(url)
+        return urls
 
     # Elements.
     def one(self, css):
