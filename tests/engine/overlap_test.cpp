@@ -218,15 +218,7 @@ TEST(Overlap, BreaksOffWhereReplicasDisagree) {
 
 TEST(Overlap, RefusesToGoOnAfterAPeerIsGone) {
   for (const size_t before : {0, 1, 4, 7}) {
-    test::Training t = chain(3);
-    t.timeout = std::chrono::seconds(10);
-    t.arrival = [before, order = t.options.plan.order](int32_t rank, int step) {
-      std::vector<int32_t> mine = order;
-      if (rank != 1 || step != 1) return mine;
-      mine.resize(before);
-      mine.push_back(99);  // throws, and this rank leaves
-      return mine;
-    };
+    test::Training t = test::chain_that_rank_1_leaves(before);
     t.failed = [](Optimizer& optimizer, const std::string& error) {
       if (error.find("parameter 99") != std::string::npos) return;
       EXPECT_THROW(optimizer.step(std::vector<void*>(7)), CommError);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <random>
 #include <string>
@@ -34,6 +35,21 @@ inline Training chain(int32_t ranks, int32_t matrices = 6) {
   t.options.plan.waves = 4;
   t.options.plan.order = backward(t.problem.parameters.size());
   t.arrival = [order = t.options.plan.order](int32_t, int) { return order; };
+  return t;
+}
+
+// Of three ranks. In the second step rank 1 says of so many gradients that they are there, then of one that there is
+// not: it throws, and leaves.
+inline Training chain_that_rank_1_leaves(size_t after) {
+  Training t = chain(3);
+  t.timeout = std::chrono::seconds(10);
+  t.arrival = [after, order = t.options.plan.order](int32_t rank, int step) {
+    std::vector<int32_t> mine = order;
+    if (rank != 1 || step != 1) return mine;
+    mine.resize(after);
+    mine.push_back(99);
+    return mine;
+  };
   return t;
 }
 

@@ -113,7 +113,9 @@ class Overlap:
                 bits = _BITS[now.element_size()]
                 numbers.append(number)
                 differ.append((now.view(bits) != used.view(bits)).any())
-        changed = torch.stack(differ).nonzero() if differ else ()
+        if not differ:
+            return
+        changed = torch.stack(differ).nonzero()
         if len(changed) > 0:
             raise ValueError(_CHANGED.format(self._names[numbers[int(changed[0])]]))
 

@@ -94,6 +94,5 @@ int run() {
 
 int main(int argc, char** argv) {
   using namespace muster::test;
-  if (must_skip()) return kSkipped;
-  return is_check(argc, argv) ? 0 : run();
+  return run_or_skip(argc, argv, run);
 }

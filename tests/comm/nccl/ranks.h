@@ -26,6 +26,13 @@ inline bool must_skip() {
 
 inline bool is_check(int argc, char** argv) { return argc > 1 && std::strcmp(argv[1], "--check") == 0; }
 
+// All that a main does.
+template <typename Run>
+int run_or_skip(int argc, char** argv, const Run& run) {
+  if (must_skip()) return kSkipped;
+  return is_check(argc, argv) ? 0 : run();
+}
+
 // Before NCCL and the device are first used.
 inline void claim_a_machine(int32_t rank) {
   setenv("NCCL_HOSTID", std::to_string(rank).c_str(), 1);
