@@ -13,6 +13,7 @@ constexpr int kHalfBytes = 2;
 constexpr int kBoxBytes = 64 * 64 * kHalfBytes;  // what the copy engine moves at once: 64 rows of 128 bytes
 constexpr int kStagingBytes = 2 * kBoxBytes;     // of a warpgroup: half its part, 64 x 128, on its way out
 constexpr int kThreads = 3 * 128;
+constexpr int kWarps = 4;  // of a warpgroup
 
 // A block has two warpgroups that multiply, and a warp that feeds them from a ring of stages, each 64 deep.
 // In turns: each has a 128 x 128 tile; while one multiplies, the other writes out what it had. Together: two blocks, a
@@ -88,8 +89,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       barrier_init(full(s), 1);
       barrier_init(empty(s), (kTogether ? 2 : 1) * kCluster);
     }
-    barrier_init(turn(0), 1);
-    barrier_init(turn(1), 1);
+    for (int g = 0; g < 2; ++g) barrier_init(turn(g), kWarps);
     barrier_init_fence();
   }
   kCluster > 1 ? cluster_sync() : __syncthreads();
@@ -181,7 +181,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     uint4 c_rows[8];
     float sums[2][64];
 
-    // The other group has waited for all its stages: those that follow are this group's.
+    // The other group has waited for all its stages, every warp of it: those that follow are this group's. If one warp
+    // spoke for all, another might come so late that its turn was over, and wait for ever.
     if (!kTogether) barrier_wait(turn(group), (number / 2 + 1 + group) & 1);
     const int before = number * steps;
     int stage = before % kStages;
@@ -190,7 +191,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     const uint32_t a_at = (loaded_once(tile) ? b_at + block * 2 * kBoxBytes : 0) + (kTogether ? group * kBoxBytes : 0);
     for (int s = 0; s < steps; ++s) {
       barrier_wait(full(stage), parity);
-      if (!kTogether && s + 1 == steps && elected) barrier_arrive(turn(1 - group));
+      if (!kTogether && s + 1 == steps) {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(turn(1 - group));
+      }
       const uint32_t a = base + stage * kStageBytes + a_at;
       const uint32_t b = base + stage * kStageBytes + b_at;
       multiply_fence();
