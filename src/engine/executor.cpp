@@ -181,6 +181,7 @@ std::vector<Executor::Placed<Step>> Executor::placed(std::span<const Step> steps
 // Neighbouring steps of one group and gradient dtype in one call.
 void Executor::pack(const Run& run, std::span<const Placed<PackStep>> steps) {
   std::vector<kernels::MomentumBlock> blocks;
+  blocks.reserve(steps.size());
   for (size_t i = 0; i < steps.size(); ++i) {
     const auto& [step, base] = steps[i];
     const Dtype dtype = problem_.parameters[step->parameter].grad_dtype;
@@ -263,6 +264,9 @@ void Executor::orthogonalize(const Run& run, size_t w, const HomeBatch& batch) {
         std::vector<kernels::PolishMatrix> matrices;
         std::vector<Placed<PackStep>> packs;
         std::vector<Placed<ApplyStep>> applies;
+        matrices.reserve(count);
+        packs.reserve(count);
+        applies.reserve(count);
         for (size_t i = 0; i < count; ++i) {
           const HomeMatrix& m = batch.matrices[first + i];
           std::byte* const update = workspace + static_cast<int64_t>(i) * shop.update_bytes;
@@ -312,6 +316,7 @@ void Executor::polish_and_apply(const Run& run, size_t w, const BatchKey& key,
                                 std::span<const Placed<ApplyStep>> steps) {
   const auto timed = orthogonalizing(w, key, matrices.size());
   std::vector<kernels::ApplyBlock> blocks;
+  blocks.reserve(steps.size());
   for (const Placed<ApplyStep>& step : steps) blocks.push_back(apply_block(run, step));
   kernels_.polish_and_apply(polish_options(key), {key.rows, key.columns}, matrices, workspace,
                             apply_options(run, steps[0].step->parameter), blocks);

@@ -120,6 +120,7 @@ std::optional<std::vector<MatrixBlock>> in_matrices(const ApplyOptions& options,
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return address(batch[a].matrix) < address(batch[b].matrix); });
   std::vector<MatrixBlock> out;
+  out.reserve(blocks.size());
   for (const ApplyBlock& block : blocks) {
     if (block.rows == 0 || block.columns == 0) continue;
     const auto next = std::upper_bound(order.begin(), order.end(), address(block.update),
@@ -160,6 +161,7 @@ void apply(const ApplyOptions& options, const Polished& polished, std::span<cons
   const PolishedOptions all{options, polished.axis, factors.norm_count};
   const auto apply_of = [&]<typename T>(Type<T>) {
     std::vector<PolishedBlock> own;
+    own.reserve(blocks.size());
     for (const MatrixBlock& b : blocks) {
       if (b.matrix < polished.first || b.matrix >= polished.first + polished.count) continue;
       const auto m = static_cast<int64_t>(b.matrix - polished.first);

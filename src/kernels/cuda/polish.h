@@ -25,6 +25,7 @@ int64_t polish_batch(MatrixShape shape, int multiprocessors);
 struct Polished {
   size_t first = 0;
   size_t count = 0;
+  const PolishMatrix* matrices = nullptr;  // on the device
   Half type = Half::kBf16;
   Matrices o;
   LineAxis axis = LineAxis::kRows;
@@ -59,6 +60,7 @@ class Polisher {
 
   std::unique_ptr<Cublas> cublas_;  // where our own products do not run
   mutable std::vector<Known> known_;
+  std::vector<int64_t> inputs_;  // of one batch; kept for its memory
 };
 
 }  // namespace muster::kernels::cuda

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "kernels/cuda/carry.h"
+
 namespace muster::kernels::cuda {
 
 namespace {
@@ -75,9 +77,40 @@ void Queue::sign(std::span<const int64_t> numbers) {
   signature_ = mix(signature_, sum);
 }
 
+bool Queue::recall(std::span<const int64_t> inputs, void* given, size_t bytes) {
+  if (!probing()) return false;
+  if (excerpts_.size() == next_excerpt_) excerpts_.emplace_back();
+  const Excerpt& excerpt = excerpts_[next_excerpt_];
+  const auto put = std::ssize(excerpt.put);
+  if (excerpt.at != at_ || at_ + put > capacity_ || !std::ranges::equal(excerpt.inputs, inputs)) return false;
+  ++next_excerpt_;
+  std::memcpy(slots_[step_ % kInFlight].table + at_, excerpt.put.data(), excerpt.put.size());
+  std::memcpy(given, excerpt.given.data(), bytes);
+  at_ += put;
+  launches_ += excerpt.launches;
+  signature_ = mix(signature_, excerpt.signature);
+  return true;
+}
+
+void Queue::remember(std::span<const int64_t> inputs, const Position& begin, const void* given, size_t bytes) {
+  if (probing()) {
+    Excerpt& excerpt = excerpts_[next_excerpt_++];
+    const std::byte* const table = slots_[step_ % kInFlight].table;
+    const auto* const result = static_cast<const std::byte*>(given);
+    excerpt.inputs.assign(inputs.begin(), inputs.end());
+    excerpt.at = at_ <= capacity_ ? begin.at : -1;
+    if (at_ <= capacity_) excerpt.put.assign(table + begin.at, table + at_);
+    excerpt.given.assign(result, result + bytes);
+    excerpt.launches = launches_ - begin.launches;
+    excerpt.signature = signature_;
+  }
+  signature_ = mix(begin.signature, signature_);
+}
+
 // Steps under way may still read what was there, and graphs would.
 void Queue::reserve(int64_t bytes) {
   drop_graphs();
+  excerpts_.clear();
   for (Slot& slot : slots_) {
     if (slot.table != nullptr) retired_.push_back(std::exchange(slot.table, nullptr));
     check(cudaMallocHost(reinterpret_cast<void**>(&slot.table), static_cast<size_t>(bytes)), "table");
@@ -137,6 +170,7 @@ void Queue::start_over() {
   signature_ = 0;
   launches_ = 0;
   next_event_ = 0;
+  next_excerpt_ = 0;
   marks_.clear();
   stamp_count_ = 0;
   send_bytes_ = 0;
@@ -204,8 +238,7 @@ bool Queue::end_step() {
   }
   Slot& slot = slots_[step_ % kInFlight];
   if (send_bytes_ > 0) {
-    check(cudaMemcpyAsync(slot.sent, send_from_, static_cast<size_t>(send_bytes_), cudaMemcpyDeviceToHost, main_),
-          "read back");
+    carry(slot.sent, send_from_, send_bytes_, main_);
     slot.sent_view = {slot.sent, static_cast<size_t>(send_bytes_)};
   }
   check(cudaEventRecord(slot.done, main_), "step");
@@ -216,9 +249,7 @@ bool Queue::end_step() {
 }
 
 void Queue::launch_graph(cudaGraphExec_t graph) {
-  check(cudaMemcpyAsync(device_, slots_[step_ % kInFlight].table, static_cast<size_t>(at_), cudaMemcpyHostToDevice,
-                        main_),
-        "table");
+  carry(device_, slots_[step_ % kInFlight].table, at_, main_);
   check(cudaGraphLaunch(graph, main_), "graph");
 }
 

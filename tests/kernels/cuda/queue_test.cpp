@@ -1,6 +1,8 @@
 // A step that is recorded and replayed does what it does when carried out call by call.
 #include "kernels/cuda/queue.h"
 
+#include <bit>
+
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/elementwise.h"
@@ -32,34 +34,49 @@ struct Model {
     double mu = 0.9;
     double lr = 0.1;
     size_t blocks = 4;  // that each matrix is cut into
+    bool once = false;  // a matrix' calls are made for what is above alone
+    int before = 0;     // numbers in the table before those of matrices
   };
 
-  void enqueue(const Step& step, Queue& queue) const {
+  void enqueue(const Step& step, Queue& queue) {
+    for (int i = 0; i < step.before; ++i) queue.put(i);
     for (int i = 0; i < 2; ++i) {
       queue.lane(i);
-      std::vector<MomentumBlock> momenta;
-      std::vector<ApplyBlock> applies;
-      for (size_t b = 0; b < step.blocks; ++b) {
-        const size_t begin = kElements * b / step.blocks;
-        const auto count = static_cast<int64_t>(kElements * (b + 1) / step.blocks - begin);
-        std::byte* const update = matrices[i].update.data() + 2 * begin;
-        momenta.push_back({1, count, step.gradients[i] + 4 * begin, count, matrices[i].momentum.data() + 4 * begin,
-                           count, update, count});
-        ApplyBlock& apply = applies.emplace_back();
-        apply.rows = 1;
-        apply.columns = count;
-        apply.update = update;
-        apply.update_stride = count;
-        apply.weight.data = matrices[i].weight.data() + 4 * begin;
-        apply.weight.stride = count;
-        apply.step = step.lr;
+      if (!step.once) {
+        enqueue(step, i, queue);
+        continue;
       }
-      MomentumOptions options;
-      options.mu = step.mu;
-      momentum_pack(options, momenta, queue);
-      cuda::apply({}, applies, queue);
+      const int64_t inputs[] = {address(step.gradients[i]), std::bit_cast<int64_t>(step.mu),
+                                std::bit_cast<int64_t>(step.lr), static_cast<int64_t>(step.blocks)};
+      EXPECT_EQ(queue.once<int>(inputs, [&] { return enqueue(step, i, queue); }), 7 + i);
     }
     queue.join_lanes();
+  }
+
+  int enqueue(const Step& step, int i, Queue& queue) {
+    ++made;
+    std::vector<MomentumBlock> momenta;
+    std::vector<ApplyBlock> applies;
+    for (size_t b = 0; b < step.blocks; ++b) {
+      const size_t begin = kElements * b / step.blocks;
+      const auto count = static_cast<int64_t>(kElements * (b + 1) / step.blocks - begin);
+      std::byte* const update = matrices[i].update.data() + 2 * begin;
+      momenta.push_back({1, count, step.gradients[i] + 4 * begin, count, matrices[i].momentum.data() + 4 * begin, count,
+                         update, count});
+      ApplyBlock& apply = applies.emplace_back();
+      apply.rows = 1;
+      apply.columns = count;
+      apply.update = update;
+      apply.update_stride = count;
+      apply.weight.data = matrices[i].weight.data() + 4 * begin;
+      apply.weight.stride = count;
+      apply.step = step.lr;
+    }
+    MomentumOptions options;
+    options.mu = step.mu;
+    momentum_pack(options, momenta, queue);
+    cuda::apply({}, applies, queue);
+    return 7 + i;
   }
 
   bool operator==(const Model& other) const {
@@ -67,10 +84,11 @@ struct Model {
   }
 
   Matrix matrices[2]{1, 10};
+  int made = 0;  // calls of a matrix
 };
 
 // How often the calls of the step were made.
-int make_step(const Model& model, const Model::Step& step, bool record, Queue& queue) {
+int make_step(Model& model, const Model::Step& step, bool record, Queue& queue) {
   int passes = 0;
   do {
     queue.begin_step(record);
@@ -132,6 +150,32 @@ TEST_F(QueueSteps, AnotherCountIsAnotherGraph) {
   for (const int passes : {2, 2, 1}) EXPECT_EQ(step_both(five), passes);
   EXPECT_EQ(queue().graphs(), 2);
   EXPECT_EQ(step_both(four), 1);  // the first is still there
+}
+
+TEST_F(QueueSteps, AProbeDoesNotMakeCallsOfTheSameInputsAgain) {
+  Model::Step step{{gradient(0), gradient(1)}};
+  step.once = true;
+  // The calls that were made in a step with so many passes.
+  const auto calls_of_step = [&](int passes) {
+    const int before = recorded_->made;
+    EXPECT_EQ(step_both(step), passes);
+    return recorded_->made - before;
+  };
+  EXPECT_EQ(calls_of_step(2), 4);  // probed, carried out
+  EXPECT_EQ(calls_of_step(2), 2);  // captured
+  EXPECT_EQ(calls_of_step(1), 0);
+  const int64_t launches = queue().launches();
+  step.lr = 0.2;
+  EXPECT_EQ(calls_of_step(1), 2);
+  step.gradients[1] = gradient(2);
+  EXPECT_EQ(calls_of_step(1), 1);
+  EXPECT_EQ(calls_of_step(1), 0);
+  EXPECT_EQ(queue().launches(), launches);
+  step.before = 1;  // all is elsewhere, and another graph
+  EXPECT_EQ(calls_of_step(2), 4);
+  EXPECT_EQ(calls_of_step(2), 2);
+  EXPECT_EQ(calls_of_step(1), 0);
+  EXPECT_EQ(queue().graphs(), 2);
 }
 
 TEST_F(QueueSteps, StepsThatAreNotRecordedAreCarriedOut) {
