@@ -14,7 +14,7 @@ void Backoff::pause() {
   if (polls_ <= kSpins + kYields) {
     std::this_thread::yield();
   } else {
-    const int microseconds = std::min(20 * (polls_ - kSpins - kYields), 1000);
+    const int microseconds = std::min(20 * (polls_ - kSpins - kYields), 100);
     std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
   }
 }

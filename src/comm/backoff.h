@@ -1,4 +1,4 @@
-// Waits between polls: short at first, then longer, never more than a millisecond.
+// Waits between polls: short at first, then longer, never more than a tenth of a millisecond.
 #pragma once
 
 namespace muster::comm {
