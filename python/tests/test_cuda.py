@@ -378,7 +378,7 @@ def test_a_profile_has_what_the_device_did(overlap: bool, tmp_path: Path) -> Non
     steps = [event for event in events if event["cat"] == "muster step"]
     assert [step["name"] for step in steps] == [f"NorMuon step {number}" for number in (4, 5, 6)]
     products = [event for event in events if event["name"].startswith("orthogonalize")]
-    assert {event["args"]["wave"] for event in products} == {0, 1, 2}
+    assert {event["args"]["wave"] for event in products} == ({0, 1, 2} if overlap else {0, 1})  # as planned
     slack = 1_000_000  # the device's clock is read some time after what it tells of
     for event in timeline.events():
         if event["ph"] == "X":
