@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import muster.torch
 
@@ -200,6 +201,61 @@ def test_bad_steps_change_nothing() -> None:
     assert not weight.any()
     optimizer.step()
     assert weight.any()
+
+
+def test_what_a_group_says_counts_at_every_step() -> None:
+    """However it is changed: in place too, and back again after a step that was refused."""
+    lr = torch.tensor(0.1)
+    started = torch.linspace(-1, 1, 16).reshape(4, 4)
+    changing = {"lr": lr, "betas": [0.9, 0.95], "coefficients": [[3.4445, -4.775, 2.0315] for _ in range(5)]}
+    plain = {"lr": 0.1, "betas": (0.9, 0.95), "coefficients": "jordan"}
+    weights = [nn.Parameter(started.clone()) for _ in range(2)]
+    one, other = (muster.torch.NorMuon([w], **{**options, "every": 1}) for w, options in zip(weights, (changing, plain)))
+
+    def step(number: int) -> bool:
+        for weight, optimizer in zip(weights, (one, other)):
+            weight.grad = torch.randn(4, 4, generator=torch.Generator().manual_seed(number))
+            optimizer.step()
+        return torch.equal(*weights)
+
+    assert step(0)
+    lr.mul_(0.5)
+    one.param_groups[0]["betas"][1] = 0.5
+    assert not step(1)
+    weights[0].data.copy_(weights[1].data)
+    one.load_state_dict(other.state_dict())
+    other.param_groups[0].update(lr=0.05, betas=(0.9, 0.5))
+    one.param_groups[0].update(lr=lr, betas=[0.9, 0.5])
+    assert step(2)
+    for group in (one.param_groups[0], other.param_groups[0]):
+        group.update(lr=0.2, scale="none")
+    assert step(3)
+    other.param_groups[0].update(lr=0.7, scale="nothing")
+    _misuse(other.step, "scale 'nothing'")
+    other.param_groups[0].update(lr=0.2, scale="none")
+    assert step(4)
+
+
+def test_hooks_and_profilers_see_steps() -> None:
+    weight = nn.Parameter(torch.zeros(4, 4))
+    optimizer = muster.torch.NorMuon([weight])
+    weight.grad = torch.eye(4)
+    seen = []
+    optimizer.step()
+    before = optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    after = optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+    optimizer.step()
+    before.remove()
+    after.remove()
+    everybody = register_optimizer_step_pre_hook(lambda *_: seen.append("any"))
+    optimizer.step()
+    everybody.remove()
+    optimizer.step()
+    assert seen == ["before", "after", "any"]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        optimizer.step()
+    assert any(event.key == "Optimizer.step#NorMuon.step" for event in profile.key_averages())
+    assert optimizer.stats()["step"] == 5
 
 
 def test_wrong_checkpoints_are_refused() -> None:

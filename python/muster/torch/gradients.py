@@ -76,7 +76,7 @@ class Gradients:
             if mine.dtype is not dtype or mine.layout is not strided:
                 self._refuse(index, parameter, mine)
             if not mine.is_contiguous():
-                mine = mine.contiguous()
+                mine = mine.detach().contiguous()
                 self.copies.append(mine)
             out.append(mine.data_ptr())
         return out

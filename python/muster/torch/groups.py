@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Literal, TypedDict
 
 from .. import _muster
@@ -90,6 +91,22 @@ def check_keys(group: Mapping[str, Any]) -> None:
     for key in group:
         if key not in known:
             raise ValueError(f"param group: unknown key {key!r}; known are {', '.join(sorted(known))}")
+
+
+_changing = itemgetter(
+    "lr", "weight_decay", "decay", "every", "momentum", "momentum_form", "nesterov", "scale", "eps", "coefficients",
+    "betas",
+)  # fmt: skip
+_PLAIN = {float, int, bool, str}
+
+
+def plain_values(group: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """What fill_group copies, to be compared with what it is later. None: with a list or a tensor, which one cannot."""
+    *values, betas = _changing(group)
+    if type(betas) is not tuple:
+        return None
+    values += betas
+    return tuple(values) if _PLAIN.issuperset(map(type, values)) else None
 
 
 def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:

@@ -16,7 +16,8 @@ from .. import _muster
 from . import timeline
 from .communicator import Link, gather
 from .gradients import Gradients
-from .groups import DEFAULTS, bare_name, check_keys, fill_group, make_parameter
+from .groups import DEFAULTS, bare_name, check_keys, fill_group, make_parameter, plain_values
+from .hooks import quiet_hook_step
 from .layout import Meshes, TensorLayout, agree, local
 from .overlap import CLIPPED, SCALED, SCREENED, Overlap, check_device, final_in_hooks
 from .parameters import DTYPES, HOW_TO_DECLARE, Reader, extra_memory
@@ -227,6 +228,7 @@ class NorMuon(torch.optim.Optimizer):
         self._gradients = Gradients(names, tensors)
         self._mark_state()
         self._engine_groups = [self._engine.group(g) for g in range(len(self.param_groups))]
+        self._filled: list[tuple[Any, ...] | None] = [None] * len(self.param_groups)
         if self._overlap is not None and self._overlap.order is None:
             final = [self._grad_sync or final_in_hooks(p, self._reader.declared.get(p), self._ranks) for p in tensors]
             self._overlap.watch(names, tensors, final)
@@ -286,7 +288,8 @@ class NorMuon(torch.optim.Optimizer):
 
     # A step.
 
-    @torch.no_grad()
+    profile_hook_step = staticmethod(quiet_hook_step)
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step from the gradients as they are. Returns what the closure returns.
 
@@ -332,6 +335,7 @@ class NorMuon(torch.optim.Optimizer):
         self._gradients.early_copies.clear()
         overlap.forget()
 
+    @torch.no_grad()
     def _plan_in(self, overlap: Overlap, order: list[int]) -> None:
         state = None
         if self._state_given or self._engine.steps > 0:
@@ -374,8 +378,12 @@ class NorMuon(torch.optim.Optimizer):
         for index in self._gradients.moved():
             extra = self._extras[index]
             self._engine.move(index, self._gradients.weight(index), 0 if extra is None else extra.data_ptr())
-        for out, group in zip(self._engine_groups, self.param_groups):
-            fill_group(out, group)
+        for index, (out, group) in enumerate(zip(self._engine_groups, self.param_groups)):
+            values = plain_values(group)
+            if values is None or values != self._filled[index]:
+                self._filled[index] = None  # it may stop in the middle
+                fill_group(out, group)
+                self._filled[index] = values
 
     def synchronize(self) -> None:
         """Waits for the steps under way on a device, and raises what they came to."""

@@ -1,0 +1,31 @@
+"""What torch wraps around the step of an optimizer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch.autograd import _profiler_enabled
+from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+
+def quiet_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+    """As torch's ``Optimizer.profile_hook_step``, where somebody profiles or has hooks.
+
+    Nobody else needs the name of every step recorded, which takes longer than all of our own Python.
+    """
+    hooked = Optimizer.profile_hook_step(func)
+
+    @functools.wraps(func)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        wanted = (
+            _profiler_enabled()
+            or self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks
+        )
+        return hooked(self, *args, **kwargs) if wanted else func(self, *args, **kwargs)
+
+    return step
