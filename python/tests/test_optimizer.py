@@ -252,10 +252,13 @@ def test_hooks_and_profilers_see_steps() -> None:
     everybody.remove()
     optimizer.step()
     assert seen == ["before", "after", "any"]
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        optimizer.step()
-    assert any(event.key == "Optimizer.step#NorMuon.step" for event in profile.key_averages())
-    assert optimizer.stats()["step"] == 5
+    for all_threads in (False, True):
+        config = torch._C._profiler._ExperimentalConfig(profile_all_threads=all_threads)
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=activities, experimental_config=config) as profile:
+            optimizer.step()
+        assert any(event.key == "Optimizer.step#NorMuon.step" for event in profile.key_averages())
+    assert optimizer.stats()["step"] == 6
 
 
 def test_wrong_checkpoints_are_refused() -> None:

@@ -1,6 +1,5 @@
 #include "comm/backoff.h"
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -9,13 +8,13 @@ namespace muster::comm {
 void Backoff::pause() {
   constexpr int kSpins = 64;
   constexpr int kYields = 512;
-  ++polls_;
+  constexpr int kLongest = 5;  // steps of 20 us
+  if (polls_ < kSpins + kYields + kLongest) ++polls_;
   if (polls_ <= kSpins) return;
   if (polls_ <= kSpins + kYields) {
     std::this_thread::yield();
   } else {
-    const int microseconds = std::min(20 * (polls_ - kSpins - kYields), 100);
-    std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+    std::this_thread::sleep_for(std::chrono::microseconds(20 * (polls_ - kSpins - kYields)));
   }
 }
 

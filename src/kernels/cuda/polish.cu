@@ -304,7 +304,7 @@ class Batch {
     return polished;
   }
 
-  // All that run() goes by, for those who compare.
+  // All that run() goes by, for those who compare; whose products they are stays the same.
   void name_inputs(int64_t apart, const void* scratch, std::vector<int64_t>& inputs) const {
     const auto name = [&](auto... values) { (inputs.push_back(std::bit_cast<int64_t>(values)), ...); };
     const Coefficients& c = options_.coefficients;

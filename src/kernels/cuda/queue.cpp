@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "kernels/cuda/carry.h"
@@ -82,7 +83,8 @@ bool Queue::recall(std::span<const int64_t> inputs, void* given, size_t bytes) {
   if (excerpts_.size() == next_excerpt_) excerpts_.emplace_back();
   const Excerpt& excerpt = excerpts_[next_excerpt_];
   const auto put = std::ssize(excerpt.put);
-  if (excerpt.at != at_ || at_ + put > capacity_ || !std::ranges::equal(excerpt.inputs, inputs)) return false;
+  if (excerpt.at != at_ || at_ + put > capacity_ || excerpt.given.size() != bytes) return false;
+  if (!std::ranges::equal(excerpt.inputs, inputs)) return false;
   ++next_excerpt_;
   std::memcpy(slots_[step_ % kInFlight].table + at_, excerpt.put.data(), excerpt.put.size());
   std::memcpy(given, excerpt.given.data(), bytes);
@@ -97,12 +99,13 @@ void Queue::remember(std::span<const int64_t> inputs, const Position& begin, con
     Excerpt& excerpt = excerpts_[next_excerpt_++];
     const std::byte* const table = slots_[step_ % kInFlight].table;
     const auto* const result = static_cast<const std::byte*>(given);
+    excerpt.at = -1;  // until all of it is there
     excerpt.inputs.assign(inputs.begin(), inputs.end());
-    excerpt.at = at_ <= capacity_ ? begin.at : -1;
     if (at_ <= capacity_) excerpt.put.assign(table + begin.at, table + at_);
     excerpt.given.assign(result, result + bytes);
     excerpt.launches = launches_ - begin.launches;
     excerpt.signature = signature_;
+    if (at_ <= capacity_) excerpt.at = begin.at;
   }
   signature_ = mix(begin.signature, signature_);
 }
@@ -351,6 +354,7 @@ void Queue::join(int mark) {
 }
 
 void Queue::send(const void* device, int64_t bytes) {
+  if (bytes % 8 != 0) throw Internal("read back: " + std::to_string(bytes) + " bytes, expected whole 8");
   if (bytes > sent_capacity_) {  // an optimizer always sends as much: in its first step, when nothing is under way
     for (Slot& slot : slots_) {
       cudaFreeHost(std::exchange(slot.sent, nullptr));

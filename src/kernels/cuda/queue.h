@@ -62,8 +62,8 @@ class Queue {
   void sign(const char* what, std::initializer_list<int64_t> numbers);
   void sign(std::span<const int64_t> numbers);
 
-  // Calls that are decided by `inputs` alone, and what they give. A probe makes them only if it must: not where the
-  // last one had the same inputs at the same place of its table.
+  // Calls that are decided by `inputs` alone, and what they give; no once() within another. A probe makes them only if
+  // it must: not where the last one had the same inputs at the same place of its table.
   template <typename T, typename F>
   T once(std::span<const int64_t> inputs, F&& f) {
     static_assert(std::is_trivially_copyable_v<T>);
