@@ -168,7 +168,7 @@ class Steps {
 Case case_of(MatrixShape shape, Dtype wire, std::optional<LineAxis> axis, WeightForm form) {
   Case c;
   c.shape = shape;
-  c.polish.coefficients = coefficients("polar_express_safe");
+  c.polish.coefficients = one_iteration();
   c.polish.wire = wire;
   if (axis.has_value()) c.polish.normuon = PolishOptions::Lines{*axis, 0.9, 1e-8};
   c.apply = {wire, form, Decay::kCautious, {7, 3}};

@@ -26,6 +26,13 @@ inline std::string shape_name(const testing::TestParamInfo<MatrixShape>& info) {
   return std::to_string(info.param.rows) + "x" + std::to_string(info.param.columns);
 }
 
+// For those that compare bits of what comes after: iterations have tests of their own, and take a sanitizer long.
+inline Coefficients one_iteration() {
+  Coefficients one = coefficients("jordan");
+  one.steps.resize(1);
+  return one;
+}
+
 using Values = std::vector<float>;
 
 // The streams of a queue do not wait for what the tests copy and set.
