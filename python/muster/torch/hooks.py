@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from torch.autograd import _profiler_enabled, profiler
+from torch._C._autograd import _profiler_enabled
+from torch.autograd import profiler
 from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 
