@@ -4,6 +4,7 @@
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/sm90.cuh"
 #include "kernels/cuda/tiles.h"
+#include "kernels/cuda/turns.h"
 
 namespace muster::kernels::cuda {
 
@@ -13,7 +14,6 @@ constexpr int kHalfBytes = 2;
 constexpr int kBoxBytes = 64 * 64 * kHalfBytes;  // what the copy engine moves at once: 64 rows of 128 bytes
 constexpr int kStagingBytes = 2 * kBoxBytes;     // of a warpgroup: half its part, 64 x 128, on its way out
 constexpr int kThreads = 3 * 128;
-constexpr int kWarps = 4;  // of a warpgroup
 
 // A block has two warpgroups that multiply, and a warp that feeds them from a ring of stages, each 64 deep.
 // In turns: each has a 128 x 128 tile; while one multiplies, the other writes out what it had. Together: two blocks, a
@@ -181,9 +181,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     uint4 c_rows[8];
     float sums[2][64];
 
-    // The other group has waited for all its stages, every warp of it: those that follow are this group's. If one warp
-    // spoke for all, another might come so late that its turn was over, and wait for ever.
-    if (!kTogether) barrier_wait(turn(group), (number / 2 + 1 + group) & 1);
+    // The other group has waited for all its stages: those that follow are this group's.
+    if (!kTogether) barrier_wait(turn(group), turn_parity(number));
     const int before = number * steps;
     int stage = before % kStages;
     uint32_t parity = before / kStages & 1;
