@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,13 @@ def test_everything_public_is_documented_and_typed(thing) -> None:
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     assert not [p.name for p in parameters if p.annotation is p.empty]
     assert inspect.isclass(thing) or inspect.signature(function).return_annotation is not inspect.Signature.empty
+
+
+def test_a_strict_type_checker_finds_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    check = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "-p", "muster"]
+    found = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
 
 
 def test_the_stub_has_what_the_module_has() -> None:
