@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "kernels/cuda/carry.h"
-
 namespace muster::kernels::cuda {
 
 namespace {
@@ -41,6 +39,10 @@ Queue::Queue(std::optional<cudaStream_t> caller) : caller_(caller) {
     check(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming), "event");
   }
   check(cudaEventCreateWithFlags(&arrived_, cudaEventDisableTiming), "event");
+  check(cudaMallocHost(reinterpret_cast<void**>(&replays_.slots), kSlots * sizeof(int64_t)), "replays");
+  check(cudaMalloc(reinterpret_cast<void**>(&replays_.count), sizeof(int64_t)), "replays");
+  check(cudaMemsetAsync(replays_.count, 0, sizeof(int64_t), main_), "replays");
+  load_carriers();
   current_ = main_;
   reserve(kFirstCapacity);
 }
@@ -55,6 +57,8 @@ Queue::~Queue() {
     cudaFreeHost(slot.table);
   }
   cudaFree(device_);
+  cudaFree(replays_.count);
+  cudaFreeHost(replays_.slots);
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
   for (const cudaEvent_t stamp : stamps_) cudaEventDestroy(stamp);
   for (const cudaStream_t lane : lane_) cudaStreamDestroy(lane);
@@ -141,7 +145,7 @@ const std::byte* Queue::put_bytes(const void* data, int64_t bytes) {
       if (bytes > capacity_ - kAlign) reserve(2 * (bytes + kAlign));
       at_ = 0;
     }
-    idle_puts_ = true;
+    idle_work_ = true;
   } else if (mode_ == Mode::kEager && at_ + bytes > capacity_) {  // a step in parts, which no probe has measured
     reserve(2 * (capacity_ + bytes));
     spilled_ += std::exchange(at_, 0);
@@ -161,7 +165,7 @@ const std::byte* Queue::put_bytes(const void* data, int64_t bytes) {
 void Queue::take_slot() {
   ++step_;
   // The slot's last step, and what was enqueued outside steps, may still read it.
-  if (std::exchange(idle_puts_, false)) synchronize();
+  if (std::exchange(idle_work_, false)) synchronize();
   Slot& slot = slots_[step_ % kInFlight];
   check(cudaEventSynchronize(slot.done), "step");
   slot.step = step_;
@@ -183,14 +187,15 @@ void Queue::start_over() {
 void Queue::begin_step(bool record) {
   if (mode_ == Mode::kIdle) {
     take_slot();
-    wait_for_caller();
     next_ = Mode::kProbe;
   }
   if (mode_ == Mode::kIdle || mode_ == Mode::kProbe) mode_ = next_;
   record_ = record;
   start_over();
+  if (mode_ == Mode::kEager) wait_for_caller();
   if (mode_ == Mode::kCapture) {
     check(cudaStreamBeginCapture(main_, cudaStreamCaptureModeThreadLocal), "capture");
+    carry_in(device_, {{slots_[0].table, slots_[1].table}}, probed_, replays_, main_);
   }
 }
 
@@ -206,6 +211,7 @@ void Queue::begin_parts() {
 bool Queue::end_step() {
   const auto found = graphs_.find(signature_);
   if (mode_ == Mode::kProbe) {
+    probed_ = at_;
     if (at_ > capacity_) {
       reserve(2 * at_);
       next_ = Mode::kEager;
@@ -216,44 +222,59 @@ bool Queue::end_step() {
       return false;
     }
   }
-  const Mode mode = std::exchange(mode_, Mode::kIdle);
-  replayed_ = mode == Mode::kProbe;
-  if (mode == Mode::kEager) {
-    seen_.insert(signature_);
-  } else if (mode == Mode::kProbe) {
-    found->second.used = step_;
-    launch_graph(found->second.graph);
-  } else {
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamEndCapture(main_, &graph), "capture");
-    cudaGraphExec_t executable = nullptr;
-    const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
-    cudaGraphDestroy(graph);
-    check(error, "graph");
-    if (graphs_.size() >= kMostGraphs) {
-      const auto oldest = std::min_element(graphs_.begin(), graphs_.end(),
-                                           [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
-      cudaGraphExecDestroy(oldest->second.graph);  // goes when it is done
-      graphs_.erase(oldest);
-    }
-    graphs_[signature_] = {executable, step_};
-    launch_graph(executable);
-  }
+  cudaGraphExec_t graph = nullptr;
+  if (mode_ == Mode::kProbe) graph = found->second.graph;
+  if (mode_ == Mode::kCapture) graph = capture_graph();
+  replayed_ = mode_ == Mode::kProbe;
+  mode_ = Mode::kIdle;
   Slot& slot = slots_[step_ % kInFlight];
-  if (send_bytes_ > 0) {
-    carry(slot.sent, send_from_, send_bytes_, main_);
-    slot.sent_view = {slot.sent, static_cast<size_t>(send_bytes_)};
+  if (graph == nullptr) {
+    seen_.insert(signature_);
+    if (send_bytes_ > 0) {
+      check(cudaMemcpyAsync(slot.sent, send_from_, static_cast<size_t>(send_bytes_), cudaMemcpyDeviceToHost, main_),
+            "read back");
+    }
+    check(cudaEventRecord(slot.done, main_), "step");
+    if (caller_) check(cudaStreamWaitEvent(*caller_, slot.done, 0), "caller's stream");
+  } else {
+    graphs_[signature_] = {graph, step_};
+    start_graph(graph);
   }
-  check(cudaEventRecord(slot.done, main_), "step");
-  if (caller_) check(cudaStreamWaitEvent(*caller_, slot.done, 0), "caller's stream");
+  slot.sent_view = {slot.sent, static_cast<size_t>(send_bytes_)};
   if (spilled_ > 0) spilled_ += at_;
   at_ = capacity_;  // whatever comes between steps waits for this one first
   return true;
 }
 
-void Queue::launch_graph(cudaGraphExec_t graph) {
-  carry(device_, slots_[step_ % kInFlight].table, at_, main_);
-  check(cudaGraphLaunch(graph, main_), "graph");
+cudaGraphExec_t Queue::capture_graph() {
+  carry_out({{slots_[0].sent, slots_[1].sent}}, send_from_, send_bytes_, replays_, main_);
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(main_, &graph), "capture");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(error, "graph");
+  if (graphs_.size() >= kMostGraphs) {
+    const auto oldest = std::min_element(graphs_.begin(), graphs_.end(),
+                                         [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+    cudaGraphExecDestroy(oldest->second.graph);  // goes when it is done
+    graphs_.erase(oldest);
+  }
+  return executable;
+}
+
+// In the caller's stream itself: none has to wait for the other first.
+void Queue::start_graph(cudaGraphExec_t graph) {
+  const cudaStream_t stream = caller_.value_or(main_);
+  const cudaEvent_t done = slots_[step_ % kInFlight].done;
+  if (caller_ && std::exchange(new_caller_, false)) {
+    check(cudaEventRecord(arrived_, main_), "caller's stream");
+    check(cudaStreamWaitEvent(stream, arrived_, 0), "caller's stream");
+  }
+  replays_.slots[started_++ % kSlots] = step_ % kInFlight;
+  check(cudaGraphLaunch(graph, stream), "graph");
+  check(cudaEventRecord(done, stream), "step");
+  if (caller_) check(cudaStreamWaitEvent(main_, done, 0), "step");
 }
 
 void Queue::drop_graphs() {
@@ -277,6 +298,8 @@ void Queue::forget() {
   drop_graphs();  // first: a communicator that is being aborted waits for them
   synchronize();
   free_retired();
+  started_ = 0;
+  check(cudaMemsetAsync(replays_.count, 0, sizeof(int64_t), main_), "replays");
 }
 
 bool Queue::done(int64_t step) {
@@ -355,7 +378,9 @@ void Queue::join(int mark) {
 
 void Queue::send(const void* device, int64_t bytes) {
   if (bytes % 8 != 0) throw Internal("read back: " + std::to_string(bytes) + " bytes, expected whole 8");
+  sign("send", {address(device), bytes});
   if (bytes > sent_capacity_) {  // an optimizer always sends as much: in its first step, when nothing is under way
+    drop_graphs();
     for (Slot& slot : slots_) {
       cudaFreeHost(std::exchange(slot.sent, nullptr));
       check(cudaMallocHost(reinterpret_cast<void**>(&slot.sent), static_cast<size_t>(bytes)), "read back");

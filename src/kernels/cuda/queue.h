@@ -2,8 +2,8 @@
 //
 // Kernels read what they are given (pointers, strides, hyperparameters) from a table in device memory. A step is made
 // of put() and launch(), twice if need be. The first pass fills the table on the host and takes a fingerprint of the
-// launches. If a graph of that fingerprint is there, the table is copied and the graph started: that is the step. If
-// not, the same calls are made again: carried out one by one the first time, captured into a graph the second.
+// launches. If a graph of that fingerprint is there, which fetches the table first of all, it is started: that is the
+// step. If not, the same calls are made again: carried out one by one the first time, captured into a graph the second.
 // A step that comes in parts is neither probed nor recorded.
 #pragma once
 
@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/carry.h"
 #include "kernels/cuda/check.h"
 
 namespace muster::kernels::cuda {
@@ -30,9 +31,10 @@ inline int64_t address(const void* data) { return reinterpret_cast<int64_t>(data
 class Queue {
  public:
   static constexpr int kLanes = 2;
-  static constexpr int64_t kInFlight = 2;  // steps that may be under way
+  static constexpr int64_t kInFlight = kSlots;  // steps that may be under way
 
   // With a caller's stream: a step begins after what is enqueued there, and what is enqueued there next waits for it.
+  // A graph is started there.
   explicit Queue(std::optional<cudaStream_t> caller = {});
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -56,6 +58,7 @@ class Queue {
     sign(what, numbers);
     ++launches_;
     if (probing()) return;
+    if (mode_ == Mode::kIdle) idle_work_ = true;
     f(current_);
     check(cudaGetLastError(), what);
   }
@@ -85,7 +88,10 @@ class Queue {
   int64_t step() const { return step_; }
   bool done(int64_t step);
   bool idle();
-  void follow(cudaStream_t caller) { caller_ = caller; }
+  void follow(cudaStream_t caller) {
+    new_caller_ = new_caller_ || caller_ != caller;
+    caller_ = caller;
+  }
   void wait_for_caller();
   void synchronize();                             // the host waits for everything
   int64_t launches() const { return launches_; }  // of the last step, replayed ones included
@@ -145,9 +151,11 @@ class Queue {
   void drop_graphs();
   void free_retired();
   cudaEvent_t event(size_t number);
-  void launch_graph(cudaGraphExec_t graph);
+  cudaGraphExec_t capture_graph();
+  void start_graph(cudaGraphExec_t graph);
 
   std::optional<cudaStream_t> caller_;
+  bool new_caller_ = false;        // has not waited for steps in the last one's stream
   cudaEvent_t arrived_ = nullptr;  // the caller's stream, where a step begins
   cudaStream_t main_ = nullptr;
   cudaStream_t exchanges_ = nullptr;
@@ -158,7 +166,7 @@ class Queue {
   Mode mode_ = Mode::kIdle;
   Mode next_ = Mode::kProbe;  // after a probe that found no graph
   bool record_ = true;
-  bool idle_puts_ = false;
+  bool idle_work_ = false;  // was enqueued between steps
   bool replayed_ = false;
   int64_t step_ = 0;
   int64_t launches_ = 0;
@@ -174,9 +182,12 @@ class Queue {
 
   int64_t capacity_ = 0;
   int64_t at_ = 0;
+  int64_t probed_ = 0;   // what the last probe has put
   int64_t spilled_ = 0;  // what a step in parts has put, if its table was too small
   std::byte* device_ = nullptr;
   Slot slots_[kInFlight];
+  Replays replays_;
+  int64_t started_ = 0;                     // replays
   std::vector<std::byte*> retired_;         // pinned tables that copies may still read
   std::vector<std::byte*> retired_device_;  // and their copies
   int64_t sent_capacity_ = 0;

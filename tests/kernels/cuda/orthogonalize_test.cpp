@@ -141,15 +141,17 @@ class OrthogonalizeAs : public Orthogonalize, public testing::WithParamInterface
 
 TEST_P(OrthogonalizeAs, GivesAMatrixTheSameBitsInAnyBatchAndPlace) {
   const MatrixShape shape = GetParam();
+  // More tiles than the device has room for at once, in products of X; of the smallest shape in all of them.
+  const unsigned batch = shape.rows == 64 ? 150 : 70;
   for (const std::string_view name : {"polar_express_safe", "aol4"}) {
     for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
       SCOPED_TRACE(name);
       std::vector<Values> inputs;
-      for (unsigned seed = 0; seed < 150; ++seed) inputs.push_back(random_matrix(shape, seed));
+      for (unsigned seed = 0; seed < batch; ++seed) inputs.push_back(random_matrix(shape, seed));
       const auto together = polished(with(name, wire), shape, inputs);
       EXPECT_EQ(polished(with(name, wire), shape, inputs, Place::kUneven), together);
       EXPECT_EQ(polished(with(name, wire), shape, inputs, Place::kOdd), together);
-      for (const size_t i : {size_t{0}, size_t{64}, size_t{149}}) {
+      for (const size_t i : {size_t{0}, size_t{64}, size_t{batch - 1}}) {
         EXPECT_EQ(polished(with(name, wire), shape, {inputs[i]})[0], together[i]);
       }
     }

@@ -250,8 +250,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{300, 300, 300, 3, false, true, true, true}, Case{129, 129, 129, 2, false, true, true, true},
                     Case{7, 7, 900, 40, true, false, true, false},
                     // Several tiles a block, each of one stage or two.
-                    Case{64, 136, 64, 300, false, false, false, true}, Case{60, 60, 64, 500, false, true, true, true},
-                    Case{64, 136, 128, 300, false, false, false, true},
+                    Case{64, 136, 64, 200, false, false, false, true}, Case{60, 60, 64, 400, false, true, true, true},
+                    Case{64, 136, 128, 200, false, false, false, true},
                     // Tiles that two warpgroups share.
                     Case{2100, 2072, 200, 2, false, true, false, true},
                     Case{2100, 2072, 72, 1, false, false, false, false},

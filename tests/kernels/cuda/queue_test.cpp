@@ -260,6 +260,64 @@ TEST_F(QueueSteps, ManyStepsMayBeUnderWay) {
   EXPECT_TRUE(queue.done(50));
 }
 
+// While others are under way, whichever way they are carried out.
+TEST_F(QueueSteps, WhatIsSentIsOfItsOwnStep) {
+  Queue own;  // without a caller's stream
+  for (Queue* const queue : {&this->queue(), &own}) {
+    constexpr size_t kWords = 300;
+    const DeviceVector<int64_t> words(kWords);
+    check(cudaDeviceSynchronize(), "before the test");
+    const auto number_of = [](int64_t step) { return 1000 + step * step; };
+    const auto expect_sent = [&](int64_t step) {
+      while (!queue->done(step)) {
+      }
+      const std::span<const std::byte> sent = queue->sent(step);
+      ASSERT_EQ(sent.size(), kWords * sizeof(int64_t));
+      std::vector<int64_t> values(kWords);
+      std::memcpy(values.data(), sent.data(), sent.size());
+      EXPECT_EQ(values, std::vector<int64_t>(kWords, number_of(step))) << step;
+    };
+    int64_t replayed = 0;
+    for (int64_t step = 1; step <= 20; ++step) {
+      const std::vector<int64_t> values(kWords, number_of(step));
+      do {
+        queue->begin_step(step % 5 != 0);
+        const int64_t* const from = queue->put(std::span<const int64_t>(values));
+        queue->launch("copy", {address(words.data())}, [&](cudaStream_t stream) {
+          check(cudaMemcpyAsync(words.data(), from, kWords * sizeof(int64_t), cudaMemcpyDeviceToDevice, stream),
+                "copy");
+        });
+        queue->send(words.data(), static_cast<int64_t>(kWords * sizeof(int64_t)));
+      } while (!queue->end_step());
+      replayed += queue->replayed() ? 1 : 0;
+      if (step == 13) queue->forget();
+      if (step > 1) expect_sent(step - 1);
+    }
+    expect_sent(20);
+    EXPECT_EQ(replayed, 12);
+  }
+}
+
+TEST_F(QueueSteps, KeepTheirOrderWhenTheCallersStreamChanges) {
+  cudaStream_t streams[2];
+  for (cudaStream_t& stream : streams) check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  const Model::Step step{{gradient(0), gradient(1)}};
+  {
+    check(cudaDeviceSynchronize(), "before the test");
+    Queue queue(streams[0]);
+    for (size_t i = 0; i < 20; ++i) {
+      queue.follow(streams[i / 2 % 2]);
+      make_step(*recorded_, step, true, queue);
+      make_step(*expected_, step, false, *eager_);
+    }
+    queue.synchronize();
+    eager_->synchronize();
+    EXPECT_TRUE(*recorded_ == *expected_);
+    EXPECT_TRUE(queue.replayed());
+  }
+  for (const cudaStream_t stream : streams) cudaStreamDestroy(stream);
+}
+
 // Calls between steps wait for room in the table, and steps for them.
 TEST_F(QueueSteps, CallsBetweenStepsKeepTheirOrder) {
   Queue& queue = this->queue();
