@@ -104,8 +104,9 @@ struct StepStats {
   double grad_norm = 0;  // over all parameters that take part, before clipping; 0 if not asked for, or skipped
   double clip = 1;       // what gradients were multiplied with for it
   int64_t total_ns = 0;
-  std::array<int64_t, kStages> stage_ns{};  // what remains of total_ns is the executor's own
-  int64_t exchanges = 0;                    // in which this rank sent or received anything
+  // What remains of total_ns is the executor's own. On a device, the host's time: 0 for calls that were not made again.
+  std::array<int64_t, kStages> stage_ns{};
+  int64_t exchanges = 0;  // in which this rank sent or received anything
   int64_t messages_sent = 0;
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;

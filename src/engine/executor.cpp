@@ -44,6 +44,7 @@ Executor::Executor(const plan::Catalog& catalog, std::span<const ParameterMemory
       recorder_(recorder),
       arena_(kernels, full.arena_bytes) {
   for (const Parameter& p : problem_.parameters) streams_.push_back(stream_of(p.name));
+  for (const ParameterMemory& m : memory) stochastic_ = stochastic_ || m.form == WeightForm::kBf16Stochastic;
   const int64_t most = kernels.workspace_worth();
   const int64_t left = scratch_cap == 0 ? most : std::min(most, scratch_cap - arena_.size());
   // One matrix always fits, as the plan has seen to; more, on more lanes, as far as there is room.
@@ -116,12 +117,12 @@ void Executor::start(const Program& program) {
   in_flight_.clear();
   in_flight_.resize(program.waves.size());
   lane_ = 0;
+  lent_rates_ = nullptr;
 }
 
 void Executor::run(const Program& program, const StepInput& input, const Link& link) {
   const Run run{program, input, link};
   const size_t waves = program.waves.size();
-  start(program);
   if (waves == 0) return;
   // While wave w computes, w + 1 arrives and w - 1 leaves.
   start_in(run, 0);
@@ -195,8 +196,8 @@ void Executor::pack(const Run& run, std::span<const Placed<PackStep>> steps) {
       const int32_t next = steps[i + 1].step->parameter;
       if (&group(next) == &g && problem_.parameters[next].grad_dtype == dtype) continue;
     }
-    kernels_.momentum_pack({dtype, momentum_, problem_.wire, g.momentum_form, g.nesterov, g.momentum,
-                            run.input.grad_scale, run.input.clip},
+    kernels_.momentum_pack({dtype, momentum_, problem_.wire, g.momentum_form, g.nesterov, run.input.grad_scale,
+                            run.input.clip, rates(step->parameter)},
                            blocks);
     ++recorder_.stats.kernels;
     blocks.clear();
@@ -205,6 +206,7 @@ void Executor::pack(const Run& run, std::span<const Placed<PackStep>> steps) {
 
 void Executor::compute(const Run& run, size_t w) {
   const WaveProgram& wave = run.wave(w);
+  lend_rates();  // before there are lanes, which do not wait for each other
   update(run, w, wave.ranges);
   poll();
   for (const HomeBatch& batch : wave.home) orthogonalize(run, w, batch);
@@ -234,8 +236,8 @@ void Executor::momentum_of_averages(const Run& run, size_t w) {
                       state_.momentum(step.momentum), step.count, part(run, w) + step.assembled * wire_bytes_,
                       step.count, active(run, step.parameter)});
     if (i + 1 < steps.size() && &group(steps[i + 1].parameter) == &g) continue;
-    kernels_.momentum_pack({Dtype::kF32, momentum_, problem_.wire, g.momentum_form, g.nesterov, g.momentum,
-                            run.input.grad_scale, run.input.clip},
+    kernels_.momentum_pack({Dtype::kF32, momentum_, problem_.wire, g.momentum_form, g.nesterov, run.input.grad_scale,
+                            run.input.clip, rates(step.parameter)},
                            blocks);
     ++recorder_.stats.kernels;
     blocks.clear();
@@ -373,7 +375,7 @@ void Executor::watch(const Run& run, int32_t parameter, const Block& block, bool
 void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps) {
   if (steps.empty()) return;
   const auto timed = recorder_.span(Stage::kElementwise, static_cast<int32_t>(w));
-  const kernels::Rounding rounding{static_cast<uint64_t>(state_.seed), static_cast<uint64_t>(run.input.step)};
+  const kernels::Rounding numbers = rounding(run.input);
   const auto gradient_dtype = [&](const RangeStep& step) {
     return step.sum >= 0 ? Dtype::kF32 : problem_.parameters[step.parameter].grad_dtype;
   };
@@ -389,25 +391,26 @@ void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps
     const RangeStep& step = steps[i];
     const Parameter& p = problem_.parameters[step.parameter];
     const Group& g = group(step.parameter);
-    const double lr = g.lr * p.multiplier;
     const Dtype dtype = gradient_dtype(step);
     const void* const grad = step.sum >= 0 ? part(run, w) + step.sum * 4
                                            : at(run.input.gradients[step.parameter], step.first, byte_size(dtype));
     ranges.push_back({step.count, grad, state_.first_moment(step.moments.first),
                       state_.second_moment(step.moments.second), weight(step.parameter, step.first, 0, step.index, 0),
-                      lr, lr * g.weight_decay, stream_ == nullptr ? nullptr : state_.updates() + step.parameter,
+                      p.multiplier, stream_ == nullptr ? nullptr : state_.updates() + step.parameter,
                       active(run, step.parameter)});
     if (i + 1 < steps.size() && alike(step, steps[i + 1])) continue;
     const WeightForm form = memory_[step.parameter].form;
     const Block block{1, step.count, step.first, step.count, 0, step.count, 0, 0};
     watch(run, step.parameter, block, true, [&] {
       if (p.algorithm == Algorithm::kLion) {
-        kernels_.lion({dtype, form, g.decay, rounding, g.beta1, g.beta2, run.input.grad_scale, run.input.clip}, ranges);
+        kernels_.lion({dtype, form, g.decay, numbers, g.beta1, g.beta2, run.input.grad_scale, run.input.clip,
+                       rates(step.parameter)},
+                      ranges);
       } else {
         const int64_t number = stream_ != nullptr ? 0 : state_.updates()[step.parameter] + 1;
-        kernels_.adamw(
-            {dtype, form, g.decay, rounding, g.beta1, g.beta2, g.eps, number, run.input.grad_scale, run.input.clip},
-            ranges);
+        kernels_.adamw({dtype, form, g.decay, numbers, g.beta1, g.beta2, g.eps, number, run.input.grad_scale,
+                        run.input.clip, rates(step.parameter)},
+                       ranges);
       }
     });
     ++recorder_.stats.kernels;
@@ -415,25 +418,26 @@ void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps
   }
 }
 
-kernels::ApplyOptions Executor::apply_options(const Run& run, int32_t parameter) const {
-  return {problem_.wire,
-          memory_[parameter].form,
-          group(parameter).decay,
-          {static_cast<uint64_t>(state_.seed), static_cast<uint64_t>(run.input.step)}};
+kernels::ApplyOptions Executor::apply_options(const Run& run, int32_t parameter) {
+  return {problem_.wire, memory_[parameter].form, group(parameter).decay, rounding(run.input), rates(parameter)};
+}
+
+kernels::Rounding Executor::rounding(const StepInput& input) const {
+  if (!stochastic_) return {};
+  return {static_cast<uint64_t>(state_.seed), static_cast<uint64_t>(input.step)};
 }
 
 kernels::ApplyBlock Executor::apply_block(const Run& run, const Placed<ApplyStep>& placed) const {
   const auto& [step, base] = placed;
-  const Group& g = group(step->parameter);
-  const double lr = g.lr * problem_.parameters[step->parameter].multiplier;
+  const double multiplier = problem_.parameters[step->parameter].multiplier;
   const Block& b = step->block;
   return {b.rows,
           b.columns,
           base + b.second * wire_bytes_,
           b.second_stride,
           weight(step->parameter, b.first, b.first_stride, b.index, b.index_stride),
-          lr * scale(step->matrix),
-          lr * g.weight_decay,
+          scale(step->matrix),
+          multiplier,
           active(run, step->parameter)};
 }
 

@@ -46,7 +46,13 @@ class Executor {
     StreamCommunicator* stream = nullptr;
   };
 
+  // After start().
   void run(const Program& program, const StepInput& input, const Link& link);
+  // All that run() goes by but the rates of groups, which are lent to the device first: with the same inputs, its calls
+  // are the same.
+  std::vector<int64_t> inputs(const Program& program, const StepInput& input);
+  // Where run() was not called, because it would have made the same calls again.
+  void count_traffic(const Program& program);
 
   // The same in parts, each wave in this order, for who starts waves one by one. compute() and finish() wait for what
   // arrives; arrived() and returned() say whether they would have to.
@@ -129,6 +135,7 @@ class Executor {
   void clear(const Run& run, size_t w, std::span<const Span> spans);
   Flight exchange(const Run& run, size_t w, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                   std::string_view direction);
+  int64_t count_traffic(std::span<const Transfer> sends, std::span<const Transfer> receives);
   void enqueue(const Run& run, size_t w, std::span<const Send> sends, std::span<const Receive> receives,
                std::string_view direction, Flight& flight);
   static std::string label_of(const Run& run, size_t w, std::string_view direction);
@@ -140,10 +147,13 @@ class Executor {
     return run.input.active == nullptr ? nullptr : run.input.active + parameter;
   }
   const Group& group(int32_t parameter) const { return groups_[group_of_[parameter]]; }
+  const kernels::Rates* rates(int32_t parameter) { return lend_rates() + group_of_[parameter]; }
+  const kernels::Rates* lend_rates();
   kernels::WeightBlock weight(int32_t parameter, int64_t first, int64_t stride, int64_t index,
                               int64_t index_stride) const;
   double scale(int32_t matrix) const;
-  kernels::ApplyOptions apply_options(const Run& run, int32_t parameter) const;
+  kernels::Rounding rounding(const StepInput& input) const;
+  kernels::ApplyOptions apply_options(const Run& run, int32_t parameter);
   kernels::ApplyBlock apply_block(const Run& run, const Placed<ApplyStep>& placed) const;
   // Weights of both can be changed in one call.
   bool same_call(int32_t parameter, int32_t other) const {
@@ -165,11 +175,14 @@ class Executor {
   State& state_;
   Recorder& recorder_;
   std::vector<uint64_t> streams_;  // of stochastic rounding, a parameter
+  bool stochastic_ = false;        // some weight is rounded so
 
   DeviceBytes arena_;
   DeviceBytes workspace_;
-  int lanes_ = 1;  // that the workspace has room for
-  int lane_ = 0;   // the next to be used
+  int lanes_ = 1;                               // that the workspace has room for
+  int lane_ = 0;                                // the next to be used
+  std::vector<kernels::Rates> rates_;           // of groups
+  const kernels::Rates* lent_rates_ = nullptr;  // on the device, in this step
   std::vector<InFlight> in_flight_;
 };
 

@@ -17,27 +17,38 @@ Executor::Flight Executor::exchange(const Run& run, size_t w, const std::vector<
                                     const std::vector<Transfer>& receives, std::string_view direction) {
   std::vector<Send> out;
   std::vector<Receive> in;
-  StepStats& stats = recorder_.stats;
   Flight flight;
   flight.begin_ns = now_ns();
-  for (const Transfer& t : sends) {
-    out.push_back({t.peer, part(run, w) + t.span.offset, t.span.bytes});
-    flight.bytes += t.span.bytes;
-  }
-  stats.bytes_sent += flight.bytes;
-  stats.messages_sent += static_cast<int64_t>(sends.size());
-  for (const Transfer& t : receives) {
-    in.push_back({t.peer, part(run, w) + t.span.offset, t.span.bytes});
-    stats.bytes_received += t.span.bytes;
-    flight.bytes += t.span.bytes;
-  }
-  if (flight.bytes > 0) ++stats.exchanges;
+  for (const Transfer& t : sends) out.push_back({t.peer, part(run, w) + t.span.offset, t.span.bytes});
+  for (const Transfer& t : receives) in.push_back({t.peer, part(run, w) + t.span.offset, t.span.bytes});
+  flight.bytes = count_traffic(sends, receives);
   if (stream_ == nullptr) {
     flight.request = run.link.host->exchange(out, in, label_of(run, w, direction));
   } else if (run.link.host->size() > 1) {
     enqueue(run, w, out, in, direction, flight);
   }
   return flight;
+}
+
+// The bytes of an exchange.
+int64_t Executor::count_traffic(std::span<const Transfer> sends, std::span<const Transfer> receives) {
+  int64_t sent = 0;
+  int64_t received = 0;
+  for (const Transfer& t : sends) sent += t.span.bytes;
+  for (const Transfer& t : receives) received += t.span.bytes;
+  StepStats& stats = recorder_.stats;
+  stats.bytes_sent += sent;
+  stats.bytes_received += received;
+  stats.messages_sent += std::ssize(sends);
+  if (sent + received > 0) ++stats.exchanges;
+  return sent + received;
+}
+
+void Executor::count_traffic(const Program& program) {
+  for (const WaveProgram& wave : program.waves) {
+    count_traffic(wave.send_in, wave.receive_in);
+    count_traffic(wave.send_out, wave.receive_out);
+  }
 }
 
 // Beside the kernels, and recorded with them.

@@ -50,10 +50,14 @@ namespace engine {
 
 uint64_t fingerprint(const Group& group) {
   plan::Hash print;
-  for (const double value :
-       {group.lr, group.weight_decay, group.momentum, group.beta1, group.beta2, group.eps, group.coefficients.safety}) {
-    print.add(value);
-  }
+  print.add(fingerprint_but_rates(group));
+  for (const double value : {group.lr, group.weight_decay, group.momentum}) print.add(value);
+  return print.value();
+}
+
+uint64_t fingerprint_but_rates(const Group& group) {
+  plan::Hash print;
+  for (const double value : {group.beta1, group.beta2, group.eps, group.coefficients.safety}) print.add(value);
   for (const int64_t value : {static_cast<int64_t>(group.decay), group.every, static_cast<int64_t>(group.momentum_form),
                               static_cast<int64_t>(group.nesterov), static_cast<int64_t>(group.scale),
                               static_cast<int64_t>(group.coefficients.rescale)}) {

@@ -9,5 +9,7 @@ namespace muster::engine {
 
 // Equal for groups that do the same.
 uint64_t fingerprint(const Group& group);
+// Equal for groups that do the same at other rates (kernels::Rates).
+uint64_t fingerprint_but_rates(const Group& group);
 
 }  // namespace muster::engine

@@ -95,7 +95,10 @@ const engine::Program& Optimizer::Impl::program(const std::vector<bool>& active)
   const auto found = programs_.find(key);
   if (found != programs_.end()) return found->second;
   if (programs_.size() >= kMostPrograms) programs_.erase(std::prev(programs_.end()));  // the first one is everybody's
-  return programs_.emplace(key, engine::compile(*catalog_, plan_, rank_, group_of_, key, *state_)).first->second;
+  engine::Program& made =
+      programs_.emplace(key, engine::compile(*catalog_, plan_, rank_, group_of_, key, *state_)).first->second;
+  made.number = ++compiled_;
+  return made;
 }
 
 const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const StepOptions& options) {
@@ -122,7 +125,9 @@ const StepStats& Optimizer::Impl::step_on_host(std::span<void* const> gradients,
       const engine::StepInput input{gradients, options.grad_scale * accord.clip,
                                     number,    nullptr,
                                     nullptr,   options.parameter_stats ? &changes : nullptr};
-      executor_->run(program(accord.active), input, link_);
+      const engine::Program& own = program(accord.active);
+      executor_->start(own);
+      executor_->run(own, input, link_);
       if (options.parameter_stats) {
         const auto timed = recorder_.span(Stage::kControl);
         control_->report_changes(changes, number, *communicator_);
@@ -164,7 +169,10 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
       recorder_.restart(number);
       stream.begin_step(record);
       control_->enqueue(gradients, options, number, ballots, link_);
-      executor_->run(program(control_->by_schedule(number)), input, link_);
+      const engine::Program& own = program(control_->by_schedule(number));
+      executor_->start(own);
+      const auto run = [&] { executor_->run(own, input, link_); };
+      if (!stream.once(executor_->inputs(own, input), run)) executor_->count_traffic(own);
       control_->end_step(state_->updates());
     } while (!stream.end_step());
     recorder_.stats.kernels = stream.launches();

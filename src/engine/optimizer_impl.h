@@ -152,6 +152,7 @@ class Optimizer::Impl {
   std::optional<plan::Catalog> catalog_;
   std::optional<engine::Holdings> holdings_;
   std::map<std::vector<bool>, engine::Program> programs_;  // by active parameters; empty: all
+  int64_t compiled_ = 0;                                   // after the first
   std::optional<engine::Control> control_;
   std::optional<engine::Overlap> overlap_;
   std::string broken_;         // why no further step is possible

@@ -165,6 +165,7 @@ struct Program {
   std::vector<WaveProgram> waves;
   int64_t arena_bytes = 0;            // three waves in flight
   std::vector<int64_t> wave_offsets;  // of each wave's part in the arena
+  int64_t number = 0;                 // no other program of an optimizer has it
 };
 
 // `active` says which parameters take part; empty: all. State hands out the places.

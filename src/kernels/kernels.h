@@ -23,15 +23,23 @@ namespace muster::kernels {
 // Blocks are rows x columns elements; element (i, j) of an operand sits at its pointer + i * its stride + j, in
 // elements. Any row may start anywhere. Empty blocks are fine. Blocks of one call must not overlap in what they write.
 
+// Of a group: what schedules change from step to step. Kernels read it where it is, on the device, so that another
+// value is not another call. Null stands for these defaults.
+struct Rates {
+  double lr = 0.02;
+  double weight_decay = 0;
+  double momentum = 0.95;
+};
+
 struct MomentumOptions {
   Dtype grad = Dtype::kF32;      // f32 or bf16, as the next two
   Dtype momentum = Dtype::kF32;  // rounded when stored; the update sees it unrounded
   Dtype wire = Dtype::kBf16;
   MomentumForm form = MomentumForm::kEma;
-  bool nesterov = true;  // else U = M
-  double mu = 0.95;
+  bool nesterov = true;          // else U = M
   double grad_scale = 1;         // multiplies every gradient first
   const double* clip = nullptr;  // on the device, multiplies grad_scale; null: 1
+  const Rates* rates = nullptr;
 };
 
 struct MomentumBlock {
@@ -70,18 +78,19 @@ struct ApplyOptions {
   WeightForm form = WeightForm::kF32;
   Decay decay = Decay::kPlain;
   Rounding rounding{};  // for kBf16Stochastic
+  const Rates* rates = nullptr;
 };
 
-// W <- W (1 - lr wd) where decay applies, then W <- W - lr scale U. Here lr is the learning rate times the parameter's
-// multiplier: decay follows the multiplier, and never the scale of the shape.
+// W <- W (1 - lr multiplier wd) where decay applies, then W <- W - lr multiplier scale U: decay follows the parameter's
+// multiplier, and never the scale of its shape.
 struct ApplyBlock {
   int64_t rows = 0;
   int64_t columns = 0;
   const void* update = nullptr;  // in wire dtype
   int64_t update_stride = 0;
   WeightBlock weight{};
-  double step = 0;   // lr scale
-  double decay = 0;  // lr wd
+  double scale = 1;
+  double multiplier = 1;
   const int32_t* active = nullptr;
 };
 
@@ -96,6 +105,7 @@ struct AdamWOptions {
   int64_t step = 1;  // for the bias correction; counts from 1. Ranges may have their own
   double grad_scale = 1;
   const double* clip = nullptr;
+  const Rates* rates = nullptr;
 };
 
 struct LionOptions {
@@ -107,6 +117,7 @@ struct LionOptions {
   double beta2 = 0.99;
   double grad_scale = 1;
   const double* clip = nullptr;
+  const Rates* rates = nullptr;
 };
 
 // A contiguous range of elements of one parameter; the stride of `weight` is not read. Moments are f32.
@@ -116,8 +127,7 @@ struct ElementRange {
   float* first = nullptr;      // AdamW: mean of gradients; Lion: momentum
   float* second = nullptr;     // AdamW: mean of squares
   WeightBlock weight{};
-  double lr = 0;                     // times the multiplier
-  double decay = 0;                  // lr wd
+  double multiplier = 1;             // of lr
   const int64_t* updates = nullptr;  // on the device: AdamW's step is one more. Null: as the options say
   const int32_t* active = nullptr;
 };

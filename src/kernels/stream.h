@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,8 +57,13 @@ class Stream {
   virtual void join(int mark) = 0;
   virtual void* main() = 0;  // the stream of the kernels
 
-  // Numbers for the device, from a table that a recorded step refreshes.
+  // Makes calls that are decided by `inputs` alone; but not where a recorded step may be replayed and the last one had
+  // the same inputs: then what they put is put again, and false returned.
+  virtual bool once(std::span<const int64_t> inputs, const std::function<void()>& calls) = 0;
+
+  // Numbers for the device, from a table that a recorded step refreshes: to some place, or where they are in this step.
   virtual void put(int64_t* device, std::span<const int64_t> words) = 0;
+  virtual const Rates* put(std::span<const Rates> rates) = 0;
   virtual void clear(void* device, int64_t bytes) = 0;
 
   // Each of these reads words that all ranks have summed, and changes the verdict and `active`, a word a parameter.

@@ -242,7 +242,6 @@ class Tuner {
     apply.update_stride = count;
     apply.weight.data = grad;
     apply.weight.stride = count;
-    apply.step = 1e-6;
     passes.apply.push_back(apply);
     return passes;
   }

@@ -97,10 +97,11 @@ TEST(Momentum, AgreesWithTheReferenceInEveryDtypeAndForm) {
             Buffer m(momentum_dtype, momentum);
             Buffer u(wire, std::vector<float>(333));
             reference::Vector expected_m = to_double(m.values());
-            reference::MomentumOptions expected_options{.mu = 0.95, .nesterov = nesterov, .grad_scale = 0.25};
+            reference::MomentumOptions expected_options{.mu = 0.9, .nesterov = nesterov, .grad_scale = 0.25};
             if (form == MomentumForm::kSum) expected_options.form = reference::MomentumOptions::Form::kSum;
             const auto expected_u = momentum_update(expected_options, to_double(g.values()), expected_m);
-            const MomentumOptions options{grad_dtype, momentum_dtype, wire, form, nesterov, 0.95, 0.25};
+            const Rates rates{.momentum = 0.9};
+            const MomentumOptions options{grad_dtype, momentum_dtype, wire, form, nesterov, 0.25, nullptr, &rates};
             const MomentumBlock block{1, 333, g.data(), 333, m.data(), 333, u.data(), 333};
             kernels->momentum_pack(options, std::span(&block, 1));
             // f32 arithmetic on values of up to 8, then one rounding to the dtype.
@@ -126,7 +127,7 @@ TEST(Momentum, EveryPathGivesTheSameBits) {
     const std::vector<float> grad = random_values(rows * stride, 3);
     const std::vector<float> momentum = random_values(rows * stride, 4);
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
-      const MomentumOptions options{dtype, dtype, dtype, MomentumForm::kEma, true, 0.95, 0.3};
+      const MomentumOptions options{dtype, dtype, dtype, MomentumForm::kEma, true, 0.3};
       std::vector<float> expected_m;
       std::vector<float> expected_u;
       for (const cpu::Elementwise* set : all_elementwise()) {
@@ -183,8 +184,9 @@ TEST(Apply, AgreesWithTheReferenceInEveryForm) {
       reference::ApplyOptions expected_options{.lr = 0.02, .scale = 3, .weight_decay = 0.5};
       expected_options.decay = decay == Decay::kCautious ? reference::Decay::kCautious : reference::Decay::kPlain;
       reference::apply(expected_options, to_double(from_bf16(update)), expected);
-      ApplyBlock block{1, 500, update.data(), 500, stored.block(), 0.02 * 3, 0.02 * 0.5};
-      kernels->apply({.form = form, .decay = decay}, std::span(&block, 1));
+      const Rates rates{.lr = 0.01, .weight_decay = 0.5};
+      ApplyBlock block{1, 500, update.data(), 500, stored.block(), 3, 2};
+      kernels->apply({.form = form, .decay = decay, .rates = &rates}, std::span(&block, 1));
       const std::vector<float> result = stored.values();
       for (size_t i = 0; i < 500; ++i) {
         ASSERT_NEAR(result[i], expected[i], stored.tolerance() * (std::abs(expected[i]) + 0.05));
@@ -204,8 +206,9 @@ TEST(Apply, MasterMantissaAndF32HoldTheSameWeights) {
   for (uint32_t step = 0; step < 20; ++step) {
     const std::vector<uint16_t> update = to_bf16(random_values(300, step));
     for (Stored* stored : {&f32, &master, &mantissa}) {
-      const ApplyBlock block{1, 300, update.data(), 300, stored->block(), 1e-4, 1e-5};
-      kernels->apply({.form = stored->form, .decay = Decay::kCautious}, std::span(&block, 1));
+      const Rates rates{.lr = 1e-4, .weight_decay = 0.1};
+      const ApplyBlock block{1, 300, update.data(), 300, stored->block()};
+      kernels->apply({.form = stored->form, .decay = Decay::kCautious, .rates = &rates}, std::span(&block, 1));
     }
   }
   EXPECT_EQ(master.f32, f32.f32);
@@ -217,8 +220,9 @@ TEST(Apply, CautiousDecayLooksAtSignsNotAtAProduct) {
   const auto kernels = make_cpu_kernels({});
   float weight = 1e-30f;
   const float update = -1e-30f;
-  const ApplyBlock block{1, 1, &update, 1, {.data = &weight}, 0.0625, 0.5};
-  kernels->apply({.wire = Dtype::kF32, .decay = Decay::kCautious}, std::span(&block, 1));
+  const Rates rates{.lr = 0.0625, .weight_decay = 8};
+  const ApplyBlock block{1, 1, &update, 1, {.data = &weight}};
+  kernels->apply({.wire = Dtype::kF32, .decay = Decay::kCautious, .rates = &rates}, std::span(&block, 1));
   EXPECT_EQ(weight, 1e-30f + 0.0625f * 1e-30f);
 }
 
@@ -230,13 +234,14 @@ TEST(Apply, EveryPathGivesTheSameBits) {
     const std::vector<float> updates = random_values(rows * stride, 10);
     for (const WeightForm form : kForms) {
       for (const Decay decay : {Decay::kPlain, Decay::kCautious}) {
-        const ApplyOptions options{.form = form, .decay = decay, .rounding = {.seed = 1, .step = 2}};
+        const Rates rates{.lr = 0.01, .weight_decay = 0.1};
+        const ApplyOptions options{.form = form, .decay = decay, .rounding = {.seed = 1, .step = 2}, .rates = &rates};
         std::vector<Stored> expected;
         for (const cpu::Elementwise* set : all_elementwise()) {
           for (const int threads : {1, 3}) {
             Buffer u(Dtype::kBf16, updates, threads == 1 ? 0 : 1);
             Stored stored(form, weights);
-            ApplyBlock block{rows, columns, u.data(), stride, stored.block(), 0.01, 0.001};
+            ApplyBlock block{rows, columns, u.data(), stride, stored.block()};
             block.weight.stride = stride;
             block.weight.first_index = int64_t{1} << 33;
             block.weight.row_index_stride = 1000000;
@@ -251,7 +256,7 @@ TEST(Apply, EveryPathGivesTheSameBits) {
         std::vector<ApplyBlock> blocks;
         for (int64_t begin = 0, width = 1; begin < columns; begin += width, width = 2 * width + 1) {
           width = std::min(width, columns - begin);
-          ApplyBlock block{rows, width, static_cast<uint16_t*>(u.data()) + begin, stride, stored.block(), 0.01, 0.001};
+          ApplyBlock block{rows, width, static_cast<uint16_t*>(u.data()) + begin, stride, stored.block()};
           block.weight.data = static_cast<char*>(block.weight.data) + begin * (form == WeightForm::kF32 ? 4 : 2);
           if (block.weight.extra != nullptr) {
             block.weight.extra =
@@ -277,8 +282,9 @@ TEST(StochasticRounding, IsRightOnAverageAndDiffersByKey) {
   const auto rounded = [&](Rounding rounding, uint64_t stream, float up) {
     std::vector<uint16_t> weights(kCount, to_bf16(1.0f));
     const std::vector<float> update(kCount, up);
-    ApplyBlock block{1, kCount, update.data(), kCount, {.data = weights.data(), .stream = stream}, -1, 0};
-    kernels->apply({Dtype::kF32, WeightForm::kBf16Stochastic, Decay::kPlain, rounding}, std::span(&block, 1));
+    const Rates rates{.lr = 1};
+    ApplyBlock block{1, kCount, update.data(), kCount, {.data = weights.data(), .stream = stream}, -1};
+    kernels->apply({Dtype::kF32, WeightForm::kBf16Stochastic, Decay::kPlain, rounding, &rates}, std::span(&block, 1));
     return from_bf16(weights);
   };
   const std::vector<float> base = rounded({1, 1}, 0, value - 1);
@@ -324,8 +330,10 @@ TEST(AdamW, AgreesWithTheReferenceAndEveryPathGivesTheSameBits) {
         Stored stored(form, weights);
         std::vector<float> first = random_values(count, 13, 0.1f);
         std::vector<float> second(static_cast<size_t>(count), 0.01f);
+        const Rates rates{.lr = 0.02, .weight_decay = 0.1};
         AdamWOptions options{.grad = grad_dtype, .form = form, .decay = decay, .step = 7, .grad_scale = 0.5};
-        ElementRange range{count, grad.data(), first.data(), second.data(), stored.block(), 0.01, 0.001};
+        options.rates = &rates;
+        ElementRange range{count, grad.data(), first.data(), second.data(), stored.block(), 0.5};
         range.weight.first_index = 5;
         cpu::make_kernels({.threads = threads}, *set)->adamw(options, std::span(&range, 1));
         if (!expected.empty()) {
@@ -359,8 +367,9 @@ TEST(Lion, AgreesWithTheReferenceAndEveryPathGivesTheSameBits) {
     for (const cpu::Elementwise* set : all_elementwise()) {
       Stored stored(form, weights);
       std::vector<float> momentum = random_values(count, 16);
-      const LionOptions options{.grad = grad_dtype, .form = form, .decay = decay};
-      const ElementRange range{count, grad.data(), momentum.data(), nullptr, stored.block(), 0.01, 0.001};
+      const Rates rates{.lr = 0.02, .weight_decay = 0.1};
+      const LionOptions options{.grad = grad_dtype, .form = form, .decay = decay, .rates = &rates};
+      const ElementRange range{count, grad.data(), momentum.data(), nullptr, stored.block(), 0.5};
       cpu::make_kernels({.threads = 2}, *set)->lion(options, std::span(&range, 1));
       if (!expected.empty()) {
         ASSERT_TRUE(stored == expected[0]) << set->name << " " << count;

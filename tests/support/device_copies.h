@@ -27,6 +27,14 @@ class DeviceCopies {
     kernels_->write(copies_.back(), bytes.data(), {1, static_cast<int64_t>(bytes.size()), 0, 0});
     return copies_.back();
   }
+  // To where an earlier upload is, which nothing may be using.
+  void upload(std::vector<std::byte>& bytes, void* copy) {
+    if (kernels_ == nullptr) {
+      std::memcpy(copy, bytes.data(), bytes.size());
+    } else if (!bytes.empty()) {
+      kernels_->write(copy, bytes.data(), {1, static_cast<int64_t>(bytes.size()), 0, 0});
+    }
+  }
   void download(const void* copy, std::vector<std::byte>& bytes) {
     if (bytes.empty()) return;
     if (kernels_ == nullptr) {

@@ -106,13 +106,27 @@ RankMemory train_rank(const Training& t, Communicator& communicator) {
   Optimizer optimizer(t.problem, t.options, communicator, memory);
   if (t.measure) t.measure(rank, optimizer);
   if (t.before) t.before(optimizer);
+  std::vector<std::vector<std::byte>> gradients(parameters.size());
+  std::vector<void*> places(parameters.size());
   for (int step = 0; step < t.steps; ++step) {
-    std::vector<std::vector<std::byte>> gradients;
+    if (t.weight_moves || t.gradient_moves) optimizer.synchronize();
     std::vector<void*> pointers;
     for (size_t p = 0; p < parameters.size(); ++p) {
-      gradients.push_back(filled(parameters[p].grad_dtype, mine.elements[p],
-                                 [&](int64_t element) { return t.gradient(rank, p, element, step); }));
-      pointers.push_back(!t.present || t.present(rank, p, step) ? copies.upload(gradients[p]) : nullptr);
+      std::vector<std::byte> values = filled(parameters[p].grad_dtype, mine.elements[p],
+                                             [&](int64_t element) { return t.gradient(rank, p, element, step); });
+      if (step == 0 || !t.gradient_moves || t.gradient_moves(p, step)) {
+        gradients[p] = std::move(values);
+        places[p] = copies.upload(gradients[p]);
+      } else {
+        copies.upload(values, places[p]);
+      }
+      pointers.push_back(!t.present || t.present(rank, p, step) ? places[p] : nullptr);
+      if (!t.weight_moves || !t.weight_moves(p, step)) continue;
+      std::vector<std::byte>& moved = mine.extra[p].empty() ? mine.weights[p] : mine.extra[p];
+      void*& place = mine.extra[p].empty() ? memory[p].weight : memory[p].extra;
+      copies.download(place, moved);
+      place = copies.upload(moved);
+      optimizer.move(static_cast<int32_t>(p), memory[p].weight, memory[p].extra);
     }
     if (t.before_step) t.before_step(optimizer, step);
     try {

@@ -32,8 +32,12 @@ struct Training {
   // microseconds; null: none.
   std::function<std::vector<int32_t>(int32_t rank, int step)> arrival;
   std::function<void(Optimizer& optimizer, int step)> before_step;  // sets hyperparameters
-  std::function<WeightForm(size_t parameter)> form;                 // null: plain
-  std::function<int32_t(size_t parameter)> group;                   // null: 0
+  // Whether a weight (if it has one, its extra alone), or a gradient, is elsewhere than in the last step. Null: weights
+  // stay, gradients move.
+  std::function<bool(size_t parameter, int step)> weight_moves;
+  std::function<bool(size_t parameter, int step)> gradient_moves;
+  std::function<WeightForm(size_t parameter)> form;  // null: plain
+  std::function<int32_t(size_t parameter)> group;    // null: 0
   // Between the optimizer and its communicator; null: nothing.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> tamper;
   std::function<void(int32_t rank, const Optimizer& optimizer)> measure;       // after construction; null: nothing

@@ -56,8 +56,9 @@ MUSTER_INLINE void with_form(WeightForm form, F f) {
 
 template <typename G, typename M, typename U, MomentumForm form, bool nesterov>
 void momentum_block(const MomentumOptions& options, const MomentumBlock& block) {
-  const float mu = static_cast<float>(options.mu);
-  const float rest = static_cast<float>(1 - options.mu);
+  const Rates rates = read(options.rates);
+  const float mu = static_cast<float>(rates.momentum);
+  const float rest = static_cast<float>(1 - rates.momentum);
   const float scale = static_cast<float>(options.grad_scale);
   for (int64_t i = 0; i < block.rows; ++i) {
     const G* __restrict grad = static_cast<const G*>(block.grad);
@@ -100,8 +101,9 @@ void momentum_pack(const MomentumOptions& options, const MomentumBlock& block) {
 
 template <typename U, WeightForm form, Decay decay>
 void apply_block(const ApplyOptions& options, const ApplyBlock& block) {
-  const float step = static_cast<float>(block.step);
-  const float keep = static_cast<float>(1 - block.decay);
+  const Rates rates = read(options.rates);
+  const float step = static_cast<float>(rates.lr * block.multiplier * block.scale);
+  const float keep = kept(rates, block.multiplier);
   const uint64_t key = rounding_key(options.rounding, block.weight.stream);
   for (int64_t i = 0; i < block.rows; ++i) {
     const U* __restrict update = static_cast<const U*>(block.update) + i * block.update_stride;
@@ -129,8 +131,9 @@ void adamw_range(const AdamWOptions& options, const ElementRange& range) {
   const float correct2 = static_cast<float>(bias_correction(options.beta2, options.step));
   const float eps = static_cast<float>(options.eps);
   const float scale = static_cast<float>(options.grad_scale);
-  const float lr = static_cast<float>(range.lr);
-  const float keep = static_cast<float>(1 - range.decay);
+  const Rates rates = read(options.rates);
+  const float lr = static_cast<float>(rates.lr * range.multiplier);
+  const float keep = kept(rates, range.multiplier);
   const uint64_t key = rounding_key(options.rounding, range.weight.stream);
   const G* __restrict grad = static_cast<const G*>(range.grad);
   float* __restrict first = range.first;
@@ -164,8 +167,9 @@ void lion_range(const LionOptions& options, const ElementRange& range) {
   const float rest1 = static_cast<float>(1 - options.beta1);
   const float rest2 = static_cast<float>(1 - options.beta2);
   const float scale = static_cast<float>(options.grad_scale);
-  const float lr = static_cast<float>(range.lr);
-  const float keep = static_cast<float>(1 - range.decay);
+  const Rates rates = read(options.rates);
+  const float lr = static_cast<float>(rates.lr * range.multiplier);
+  const float keep = kept(rates, range.multiplier);
   const uint64_t key = rounding_key(options.rounding, range.weight.stream);
   const G* __restrict grad = static_cast<const G*>(range.grad);
   float* __restrict momentum = range.first;

@@ -132,6 +132,13 @@ MUSTER_INLINE double bias_correction(double beta, int64_t step) {
   return 1 / (1 - power);
 }
 
+MUSTER_INLINE Rates read(const Rates* rates) { return rates == nullptr ? Rates{} : *rates; }
+
+// What decay leaves of a weight.
+MUSTER_INLINE float kept(const Rates& rates, double multiplier) {
+  return static_cast<float>(1 - rates.lr * multiplier * rates.weight_decay);
+}
+
 // W <- keep W where decay applies, then W - change.
 template <Decay decay>
 MUSTER_INLINE float decayed(float w, float change, float keep) {

@@ -24,8 +24,8 @@ struct PolishedBlock {
   const float* inverses;  // of the block's first line; null: O is left as it is
   const Norms* norms;     // of its matrix
   WeightBlock weight;
-  double step;
-  double decay;
+  double scale;
+  double multiplier;
   const int32_t* active;
 };
 
@@ -58,8 +58,8 @@ struct PolishedBody {
       : o(static_cast<const T*>(block.o), block.pitch, chunk),
         inverses(block.inverses),
         weight(block.weight, options.apply.rounding, chunk),
-        step(static_cast<float>(block.step)),
-        keep(static_cast<float>(1 - block.decay)),
+        step(static_cast<float>(cpu::read(options.apply.rates).lr * block.multiplier * block.scale)),
+        keep(cpu::kept(cpu::read(options.apply.rates), block.multiplier)),
         norm_keep(1),
         by_column(options.axis == LineAxis::kColumns),
         rounds(options.apply.wire == Dtype::kBf16) {
@@ -169,8 +169,8 @@ void apply(const ApplyOptions& options, const Polished& polished, std::span<cons
       const int64_t line = m * factors.lines + (polished.axis == LineAxis::kRows ? b.row : b.column);
       const bool scaled = factors.inverses != nullptr;
       own.push_back({b.block.rows, b.block.columns, data, o.pitch, scaled ? factors.inverses + line : nullptr,
-                     scaled ? factors.norms + m * factors.norm_count : nullptr, b.block.weight, b.block.step,
-                     b.block.decay, b.block.active});
+                     scaled ? factors.norms + m * factors.norm_count : nullptr, b.block.weight, b.block.scale,
+                     b.block.multiplier, b.block.active});
     }
     with_form(options.form, [&]<WeightForm kForm>(Value<kForm>) {
       with_decay(options.decay, [&]<Decay kDecay>(Value<kDecay>) {

@@ -146,6 +146,11 @@ class CudaKernels final : public Kernels, public Stream {
   void join(int mark) override { queue_.join(mark); }
   void* main() override { return queue_.main(); }
 
+  bool once(std::span<const int64_t> inputs, const std::function<void()>& calls) override {
+    return queue_.once(inputs, {}, calls);
+  }
+
+  const Rates* put(std::span<const Rates> rates) override { return queue_.put(rates); }
   void put(int64_t* device, std::span<const int64_t> words) override {
     const int64_t* const from = queue_.put(words);
     queue_.launch("put", {address(device), static_cast<int64_t>(words.size())}, [&](cudaStream_t stream) {

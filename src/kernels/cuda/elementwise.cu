@@ -34,8 +34,8 @@ struct MomentumBody {
       : grad(static_cast<const G*>(block.grad), block.grad_stride, chunk),
         momentum(static_cast<M*>(block.momentum), block.momentum_stride, chunk),
         update(static_cast<U*>(block.update), block.update_stride, chunk),
-        mu(static_cast<float>(options.mu)),
-        rest(static_cast<float>(1 - options.mu)),
+        mu(static_cast<float>(cpu::read(options.rates).momentum)),
+        rest(static_cast<float>(1 - cpu::read(options.rates).momentum)),
         scale(gradient_scale(options)) {}
 
   template <int N>
@@ -83,8 +83,8 @@ struct ApplyBody {
   __device__ ApplyBody(const ApplyOptions& options, const ApplyBlock& block, const Chunk& chunk)
       : update(static_cast<const U*>(block.update), block.update_stride, chunk),
         weight(block.weight, options.rounding, chunk),
-        step(static_cast<float>(block.step)),
-        keep(static_cast<float>(1 - block.decay)) {}
+        step(static_cast<float>(cpu::read(options.rates).lr * block.multiplier * block.scale)),
+        keep(cpu::kept(cpu::read(options.rates), block.multiplier)) {}
 
   template <int N>
   __device__ bool aligned(const Chunk& chunk) const {
@@ -119,7 +119,7 @@ struct AdamWRule {
       : rest1(static_cast<float>(1 - options.beta1)),
         rest2(static_cast<float>(1 - options.beta2)),
         eps(static_cast<float>(options.eps)),
-        lr(static_cast<float>(range.lr)) {
+        lr(static_cast<float>(cpu::read(options.rates).lr * range.multiplier)) {
     __shared__ float corrections[2];
     if (threadIdx.x < 2) {
       const int64_t step = range.updates == nullptr ? options.step : *range.updates + 1;
@@ -149,7 +149,7 @@ struct LionRule {
   __device__ LionRule(const LionOptions& options, const ElementRange& range)
       : rest1(static_cast<float>(1 - options.beta1)),
         rest2(static_cast<float>(1 - options.beta2)),
-        lr(static_cast<float>(range.lr)) {}
+        lr(static_cast<float>(cpu::read(options.rates).lr * range.multiplier)) {}
 
   __device__ float change(float g, float& first, float&) const {
     const float direction = toward(first, g, rest1);
@@ -184,7 +184,7 @@ struct RangeBody {
         weight(range.weight, options.rounding, chunk),
         rule(options, range),
         scale(gradient_scale(options)),
-        keep(static_cast<float>(1 - range.decay)) {}
+        keep(cpu::kept(cpu::read(options.rates), range.multiplier)) {}
 
   template <int N>
   __device__ bool aligned(const Chunk& chunk) const {

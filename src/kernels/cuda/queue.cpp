@@ -82,31 +82,36 @@ void Queue::sign(std::span<const int64_t> numbers) {
   signature_ = mix(signature_, sum);
 }
 
-bool Queue::recall(std::span<const int64_t> inputs, void* given, size_t bytes) {
+bool Queue::recall(std::span<const int64_t> inputs, std::span<std::byte> given) {
   if (!probing()) return false;
   if (excerpts_.size() == next_excerpt_) excerpts_.emplace_back();
   const Excerpt& excerpt = excerpts_[next_excerpt_];
   const auto put = std::ssize(excerpt.put);
-  if (excerpt.at != at_ || at_ + put > capacity_ || excerpt.given.size() != bytes) return false;
+  if (excerpt.at != at_ || at_ + put > capacity_ || excerpt.given.size() != given.size()) return false;
   if (!std::ranges::equal(excerpt.inputs, inputs)) return false;
-  ++next_excerpt_;
+  next_excerpt_ += 1 + excerpt.within;
   std::memcpy(slots_[step_ % kInFlight].table + at_, excerpt.put.data(), excerpt.put.size());
-  std::memcpy(given, excerpt.given.data(), bytes);
+  std::ranges::copy(excerpt.given, given.begin());
   at_ += put;
   launches_ += excerpt.launches;
   signature_ = mix(signature_, excerpt.signature);
   return true;
 }
 
-void Queue::remember(std::span<const int64_t> inputs, const Position& begin, const void* given, size_t bytes) {
+Queue::Position Queue::set_out() {
+  const size_t excerpt = next_excerpt_;
+  if (probing()) excerpts_[next_excerpt_++].at = -1;  // until all of it is there
+  return {excerpt, at_, launches_, std::exchange(signature_, 0)};
+}
+
+void Queue::remember(std::span<const int64_t> inputs, const Position& begin, std::span<const std::byte> given) {
   if (probing()) {
-    Excerpt& excerpt = excerpts_[next_excerpt_++];
+    Excerpt& excerpt = excerpts_[begin.excerpt];
     const std::byte* const table = slots_[step_ % kInFlight].table;
-    const auto* const result = static_cast<const std::byte*>(given);
-    excerpt.at = -1;  // until all of it is there
     excerpt.inputs.assign(inputs.begin(), inputs.end());
     if (at_ <= capacity_) excerpt.put.assign(table + begin.at, table + at_);
-    excerpt.given.assign(result, result + bytes);
+    excerpt.given.assign(given.begin(), given.end());
+    excerpt.within = next_excerpt_ - begin.excerpt - 1;
     excerpt.launches = launches_ - begin.launches;
     excerpt.signature = signature_;
     if (at_ <= capacity_) excerpt.at = begin.at;
@@ -298,6 +303,7 @@ void Queue::forget() {
   drop_graphs();  // first: a communicator that is being aborted waits for them
   synchronize();
   free_retired();
+  excerpts_.clear();
   started_ = 0;
   check(cudaMemsetAsync(replays_.count, 0, sizeof(int64_t), main_), "replays");
 }

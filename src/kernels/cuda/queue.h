@@ -65,16 +65,22 @@ class Queue {
   void sign(const char* what, std::initializer_list<int64_t> numbers);
   void sign(std::span<const int64_t> numbers);
 
-  // Calls that are decided by `inputs` alone, and what they give; no once() within another. A probe makes them only if
-  // it must: not where the last one had the same inputs at the same place of its table.
+  // Calls that are decided by `inputs` alone, and what they give. A probe makes them only if it must: not where the
+  // last one had the same inputs at the same place of its table. Such calls may be within others. False: they were not
+  // made.
+  template <typename F>
+  bool once(std::span<const int64_t> inputs, std::span<std::byte> given, F&& f) {
+    if (recall(inputs, given)) return false;
+    const Position begin = set_out();
+    f();
+    remember(inputs, begin, given);
+    return true;
+  }
   template <typename T, typename F>
   T once(std::span<const int64_t> inputs, F&& f) {
     static_assert(std::is_trivially_copyable_v<T>);
     T given{};
-    if (recall(inputs, &given, sizeof given)) return given;
-    const Position begin{at_, launches_, std::exchange(signature_, 0)};
-    given = f();
-    remember(inputs, begin, &given, sizeof given);
+    once(inputs, std::as_writable_bytes(std::span(&given, 1)), [&] { given = f(); });
     return given;
   }
 
@@ -128,6 +134,7 @@ class Queue {
 
   // In a step's calls.
   struct Position {
+    size_t excerpt = 0;
     int64_t at = 0;  // in the table
     int64_t launches = 0;
     uint64_t signature = 0;
@@ -138,14 +145,16 @@ class Queue {
     int64_t at = -1;
     std::vector<std::byte> put;
     std::vector<std::byte> given;
+    size_t within = 0;  // excerpts of calls within these
     int64_t launches = 0;
     uint64_t signature = 0;
   };
 
   void take_slot();
   void start_over();
-  bool recall(std::span<const int64_t> inputs, void* given, size_t bytes);
-  void remember(std::span<const int64_t> inputs, const Position& begin, const void* given, size_t bytes);
+  bool recall(std::span<const int64_t> inputs, std::span<std::byte> given);
+  Position set_out();
+  void remember(std::span<const int64_t> inputs, const Position& begin, std::span<const std::byte> given);
   const std::byte* put_bytes(const void* data, int64_t bytes);
   void reserve(int64_t bytes);
   void drop_graphs();

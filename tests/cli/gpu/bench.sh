@@ -16,6 +16,7 @@ holds 'got["graph"] is False and {e["pid"] for e in trace["traceEvents"]} == {0,
 if has_mpi && has_nccl; then
   gives got on 2 "$muster" bench "$small" --ranks 2 --device cuda --strategy global,megabatch --json
   holds 'got["comm"] == "nccl" and got["graph"] is True and all(s["bitwise_equal"] for s in got["strategies"])'
+  holds 'all(s["messages"] > 0 and s["bytes_sent_max"] > 0 for s in got["strategies"])'
 fi
 
 echo "== tune"

@@ -1,5 +1,7 @@
 // A step that is recorded and replayed does what one does that is carried out call by call.
+#include <functional>
 #include <limits>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -70,6 +72,82 @@ TEST_F(Graph, FollowsKindsOfSteps) {
     if (step % 4 == 3) options.non_finite = NonFinite::kZero;
     return options;
   };
+  expect_alike(t);
+}
+
+// Calls are not made again where all that decides them is as it was: here all of it stays but one thing a step.
+TEST_F(Graph, FollowsTheOneThingThatChanges) {
+  test::Training t = test::mixed_training(1);
+  t.form = [](size_t p) { return p % 3 == 0 ? WeightForm::kBf16Master : WeightForm::kBf16; };
+  const std::vector<std::function<void(Group&)>> changes{
+      [](Group& group) { group.lr *= 0.5; },
+      [](Group& group) { group.weight_decay = 0.3; },
+      [](Group& group) { group.momentum = 0.8; },
+      [](Group& group) { group.beta1 = 0.7; },
+      [](Group& group) { group.beta2 = 0.8; },
+      [](Group& group) { group.eps = 1e-3; },
+      [](Group& group) { group.decay = Decay::kCautious; },
+      [](Group& group) { group.nesterov = false; },
+      [](Group& group) { group.momentum_form = MomentumForm::kSum; },
+      [](Group& group) { group.scale = StepScale::kRms; },
+      [](Group& group) { group.coefficients.steps.back().a *= 1.01; },
+      [](Group& group) { group.coefficients.steps.back().b *= 1.01; },
+      [](Group& group) { group.coefficients.steps.back().c *= 1.01; },
+      [](Group& group) { group.coefficients.safety = 1.5; },
+      [](Group& group) { group.coefficients = coefficients("jordan"); },
+      [](Group& group) { group.coefficients.rescale = Coefficients::Rescale::kAol; },
+      [](Group& group) { group.every = 2; },
+      [](Group&) {},  // other parameters take part in every other step
+      [](Group&) {},
+      [](Group& group) { group.every = 1; },
+  };
+  const int ways = static_cast<int>(changes.size());
+  constexpr int kFirst = 3;  // is replayed
+  t.steps = kFirst + 2 * ways + 18;
+  t.before_step = [&](Optimizer& optimizer, int step) {
+    const int i = step - kFirst;
+    if (i >= 0 && i < 2 * ways) changes[static_cast<size_t>(i / 2)](optimizer.group(i % 2));
+  };
+  const int then = kFirst + 2 * ways;
+  t.step_options = [=](int step) {
+    StepOptions options;
+    if (step >= then + 1) options.grad_scale = 0.5;
+    if (step >= then + 2) options.max_grad_norm = 0.1;
+    if (step >= then + 3) options.max_grad_norm = 0.05;
+    return options;
+  };
+  t.gradient_moves = [=](size_t p, int step) { return step == then + 5 && p == 2; };
+  t.weight_moves = [=](size_t p, int step) { return step == then + 6 + static_cast<int>(p); };
+  t.present = [=](int32_t, size_t p, int step) { return step != then + 15 || p != 0; };
+  expect_alike(t);
+}
+
+TEST_F(Graph, MakesNoCallsAgainWhereOnlyRatesChange) {
+  test::Training t = test::mixed_training(1);
+  t.form = [](size_t) { return WeightForm::kBf16; };
+  t.steps = 8;
+  t.before_step = [](Optimizer& optimizer, int step) {
+    Group& group = optimizer.group(step % 2);
+    group.lr = 0.05 / (1 + step);
+    group.weight_decay = 0.01 * step;
+    group.momentum = 0.9 + 0.01 * step;
+    if (step == 6) group.eps = 1e-6;
+  };
+  t.gradient_moves = [](size_t, int) { return false; };
+  const test::RankMemory memory = run(t, true);
+  // The host's time for calls that pack.
+  std::vector<bool> made;
+  for (const StepStats& stats : memory.stats) made.push_back(stats.at(Stage::kPack) > 0);
+  EXPECT_EQ(std::vector<bool>(made.begin() + 2, made.end()),
+            (std::vector<bool>{false, false, false, false, true, false}));
+  expect_alike(t);
+}
+
+TEST_F(Graph, RoundsStochasticallyAnewWhereNothingChanges) {
+  test::Training t = test::mixed_training(1);
+  t.form = [](size_t) { return WeightForm::kBf16Stochastic; };
+  t.steps = 6;
+  t.gradient_moves = [](size_t, int) { return false; };
   expect_alike(t);
 }
 

@@ -72,15 +72,18 @@ class Elementwise : public QueueTest {
       flags_->set(here.size(), a, b);
     }
     const Number<double> clip(0.37);
+    const Number<Rates> rates({.momentum = 0.93});
     if (options.nesterov) options.clip = &clip.here;
+    options.rates = &rates.here;
     cpu_->momentum_pack(options, here);
     if (options.nesterov) options.clip = clip.there();
+    options.rates = rates.there();
     momentum_pack(options, there, queue());
     queue().synchronize();
     ASSERT_EQ(twins.differing(), -1);
   }
 
-  void apply_on_both(const ApplyOptions& options) {
+  void apply_on_both(ApplyOptions options) {
     Twins twins;
     std::vector<ApplyBlock> here;
     std::vector<ApplyBlock> there;
@@ -100,15 +103,18 @@ class Elementwise : public QueueTest {
                   11,
                   100,
                   e.rows == 3 ? e.stride + 7 : e.stride};
-      a.step = 0.02;
-      a.decay = 0.001;
+      a.scale = 1.7;
+      a.multiplier = 0.3;
       ApplyBlock& b = there.emplace_back(a);
       b.update = u.there(first * element_bytes(options.wire));
       b.weight.data = w.there(first * element_bytes(weight_dtype(options.form)));
       b.weight.extra = x.there(first * element_bytes(extra_dtype(options.form)));
       flags_->set(here.size(), a, b);
     }
+    const Number<Rates> rates({.lr = 0.017, .weight_decay = 0.13});
+    options.rates = &rates.here;
     cpu_->apply(options, here);
+    options.rates = rates.there();
     apply(options, there, queue());
     queue().synchronize();
     ASSERT_EQ(twins.differing(), -1);
@@ -142,8 +148,7 @@ class Elementwise : public QueueTest {
                   11,
                   100,
                   0};
-      a.lr = 0.02;
-      a.decay = 0.001;
+      a.multiplier = 0.3;
       ElementRange& b = there.emplace_back(a);
       b.grad = g.there(first * element_bytes(options.grad));
       b.first = floats(mean.there());
@@ -158,9 +163,12 @@ class Elementwise : public QueueTest {
       flags_->set(here.size() + 1, a, b);
     }
     const Number<double> clip(0.37);
+    const Number<Rates> rates({.lr = 0.017, .weight_decay = 0.13});
     options.clip = &clip.here;
+    options.rates = &rates.here;
     (cpu_.get()->*on_host)(options, here);
     options.clip = clip.there();
+    options.rates = rates.there();
     on_device(options, there, queue());
     queue().synchronize();
     ASSERT_EQ(twins.differing(), -1);

@@ -99,7 +99,9 @@ class Steps {
     std::vector<Values> inputs;
     for (unsigned m = 0; m < kCount; ++m) inputs.push_back(random_matrix(case_.shape, 100 * seed + m));
     batch_.write(inputs);
-    for (ApplyBlock& block : blocks_) block.step = 0.02 / seed;
+    const Rates rates{0.02 / seed, 0.05, 0.95};
+    check(cudaMemcpy(rates_.data(), &rates, sizeof rates, cudaMemcpyHostToDevice), "write");
+    case_.apply.rates = rates_.data();
     case_.apply.rounding.step = seed;
     settle();
     const Workspace workspace{workspace_.data(), bytes_};
@@ -146,7 +148,8 @@ class Steps {
                     m,
                     1000 + static_cast<int64_t>(in_matrix),
                     part.rows == 1 ? part.columns : columns};
-    block.decay = 0.001;
+    block.scale = 1.5;
+    block.multiplier = 0.7;
     block.active = active_.data() + m;
   }
 
@@ -157,6 +160,7 @@ class Steps {
   OnDevice batch_;
   DeviceVector<float> variances_;
   DeviceVector<int32_t> active_;
+  DeviceVector<Rates> rates_{1};
   DeviceVector<std::byte> data_;
   DeviceVector<std::byte> extra_;
   int64_t bytes_;

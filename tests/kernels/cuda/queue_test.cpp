@@ -36,10 +36,27 @@ struct Model {
     size_t blocks = 4;  // that each matrix is cut into
     bool once = false;  // a matrix' calls are made for what is above alone
     int before = 0;     // numbers in the table before those of matrices
+    bool all = false;   // and so are those of both, and of a number after them
   };
 
   void enqueue(const Step& step, Queue& queue) {
     for (int i = 0; i < step.before; ++i) queue.put(i);
+    if (!step.all) return enqueue_matrices(step, queue);
+    const int64_t inputs[] = {address(step.gradients[0]), address(step.gradients[1]), std::bit_cast<int64_t>(step.mu),
+                              std::bit_cast<int64_t>(step.lr), static_cast<int64_t>(step.blocks)};
+    const int before = made;
+    const bool called = queue.once(inputs, {}, [&] { enqueue_matrices(step, queue); });
+    EXPECT_EQ(called, made > before);
+    EXPECT_EQ(queue.once<int>(std::span<const int64_t>(inputs, 1),
+                              [&] {
+                                ++after;
+                                queue.put(step.lr);
+                                return 9;
+                              }),
+              9);
+  }
+
+  void enqueue_matrices(const Step& step, Queue& queue) {
     for (int i = 0; i < 2; ++i) {
       queue.lane(i);
       if (!step.once) {
@@ -70,12 +87,15 @@ struct Model {
       apply.update_stride = count;
       apply.weight.data = matrices[i].weight.data() + 4 * begin;
       apply.weight.stride = count;
-      apply.step = step.lr;
+      apply.scale = step.lr;
     }
+    const Rates* const rates = queue.put(Rates{.momentum = step.mu});
     MomentumOptions options;
-    options.mu = step.mu;
+    options.rates = rates;
     momentum_pack(options, momenta, queue);
-    cuda::apply({}, applies, queue);
+    ApplyOptions apply_options;
+    apply_options.rates = rates;
+    cuda::apply(apply_options, applies, queue);
     return 7 + i;
   }
 
@@ -84,7 +104,8 @@ struct Model {
   }
 
   Matrix matrices[2]{1, 10};
-  int made = 0;  // calls of a matrix
+  int made = 0;   // calls of a matrix
+  int after = 0;  // and after them
 };
 
 // How often the calls of the step were made.
@@ -176,6 +197,33 @@ TEST_F(QueueSteps, AProbeDoesNotMakeCallsOfTheSameInputsAgain) {
   EXPECT_EQ(calls_of_step(2), 2);
   EXPECT_EQ(calls_of_step(1), 0);
   EXPECT_EQ(queue().graphs(), 2);
+}
+
+TEST_F(QueueSteps, AProbeKnowsCallsWithinOthers) {
+  Model::Step step{{gradient(0), gradient(1)}};
+  step.once = step.all = true;
+  const auto calls_of_step = [&](int passes) {
+    const int made = std::exchange(recorded_->made, 0);
+    const int after = std::exchange(recorded_->after, 0);
+    EXPECT_EQ(step_both(step), passes);
+    const std::pair calls{recorded_->made, recorded_->after};
+    recorded_->made += made;
+    recorded_->after += after;
+    return calls;
+  };
+  EXPECT_EQ(calls_of_step(2), std::pair(4, 2));
+  EXPECT_EQ(calls_of_step(2), std::pair(2, 1));
+  EXPECT_EQ(calls_of_step(1), std::pair(0, 0));
+  step.gradients[1] = gradient(2);  // not what comes first, nor what comes after
+  EXPECT_EQ(calls_of_step(1), std::pair(1, 0));
+  EXPECT_EQ(calls_of_step(1), std::pair(0, 0));
+  step.gradients[0] = gradient(3);
+  EXPECT_EQ(calls_of_step(1), std::pair(1, 1));
+  EXPECT_EQ(calls_of_step(1), std::pair(0, 0));
+  step.blocks = 5;
+  EXPECT_EQ(calls_of_step(2), std::pair(4, 2));
+  EXPECT_EQ(calls_of_step(2), std::pair(2, 1));
+  EXPECT_EQ(calls_of_step(1), std::pair(0, 0));
 }
 
 TEST_F(QueueSteps, StepsThatAreNotRecordedAreCarriedOut) {
