@@ -19,9 +19,10 @@ namespace {
 // Words that come before those of groups and parameters.
 enum : size_t { kRefused, kStepCheck, kFixedWords };
 
-uint64_t fingerprint(const StepOptions& options, int64_t step) {
+uint64_t fingerprint(const StepOptions& options, int64_t step, bool recorded) {
   plan::Hash print;
   print.add(step);
+  print.add(static_cast<int64_t>(recorded));
   print.add(options.grad_scale);
   print.add(options.max_grad_norm);
   print.add(static_cast<int64_t>(options.non_finite));
@@ -97,6 +98,7 @@ void agree_on_plan(const Problem& problem, const Plan& plan, const OptimizerOpti
   all_options.add(static_cast<int64_t>(options.momentum));
   all_options.add(options.seed);
   all_options.add(static_cast<int64_t>(options.overlap));
+  all_options.add(static_cast<int64_t>(options.graph));
   all_options.add(static_cast<int64_t>(options.groups.size()));
   std::vector<uint64_t> prints = plan::parameter_fingerprints(problem);
   for (size_t p = 0; p < prints.size(); ++p) {
@@ -170,7 +172,7 @@ void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::sp
 
 Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, const StepOptions& options,
                 const std::string& refusal) {
-  const auto& [problem, holdings, memory, groups, number, rank, ranks] = question;
+  const auto& [problem, holdings, memory, groups, number, rank, ranks, recorded] = question;
   const size_t parameters = problem.parameters.size();
   const BallotLayout layout(groups.size(), parameters);
   Ballots ballots{std::vector<int64_t>(layout.words), {}};
@@ -193,7 +195,7 @@ Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, 
     words[kRefused] = 1;
     words[layout.zeros] = rank;
   }
-  words[kStepCheck] = ballot(fingerprint(options, number), rank, ranks);
+  words[kStepCheck] = ballot(fingerprint(options, number, recorded), rank, ranks);
   int64_t* const group_words = words.data() + kFixedWords;
   for (size_t g = 0; g < groups.size(); ++g) group_words[g] = ballot(fingerprint(groups[g]), rank, ranks);
   int64_t* const replicas_differ = group_words + groups.size();

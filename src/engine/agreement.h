@@ -63,6 +63,7 @@ struct StepQuestion {
   int64_t number = 1;
   int32_t rank = 0;
   int32_t ranks = 1;
+  bool recorded = false;  // it is recorded or replayed, by all ranks or by none: NCCL knows nothing in between
 };
 
 // `refusal` is what this rank has found before; empty: nothing.

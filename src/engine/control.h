@@ -67,8 +67,8 @@ class Control {
   // From the squares of what ranks added to weights: their RMS, to the recorder.
   void report_changes(std::vector<kernels::SumOfSquares>& changes, int64_t number, Communicator& communicator);
 
-  StepQuestion question(int64_t number, const Communicator& communicator) const {
-    return {problem_, holdings_, memory_, groups_, number, communicator.rank(), communicator.size()};
+  StepQuestion question(int64_t number, const Communicator& communicator, bool recorded = false) const {
+    return {problem_, holdings_, memory_, groups_, number, communicator.rank(), communicator.size(), recorded};
   }
 
  private:

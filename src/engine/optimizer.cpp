@@ -77,6 +77,23 @@ void Optimizer::Impl::connect(Communicator& communicator) {
   }
 }
 
+// For a step in which everybody takes part, however few do in the first: a rank whose table grew later would record its
+// steps anew while others replay theirs.
+void Optimizer::Impl::make_room() {
+  const std::vector<void*> none(problem_.parameters.size());
+  const StepOptions options;
+  const engine::Ballots ballots = engine::fill_in(control_->question(1, *communicator_), none, options);
+  const engine::StepInput input{none, 1, 1, control_->active(), control_->clip(), nullptr};
+  const engine::Program& all = program({});
+  recorder_.start(0, false);
+  kernels_->stream()->make_room([&] {
+    control_->enqueue(none, options, 1, ballots, link_);
+    executor_->start(all);
+    executor_->run(all, input, link_);
+    control_->end_step(state_->updates());
+  });
+}
+
 void Optimizer::Impl::give_up(std::string why) {
   broken_ = std::move(why);
   under_way_.clear();
@@ -147,7 +164,9 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
   const std::string what = fmt::format("step {}", number);
   const size_t parameters = problem_.parameters.size();
   recorder_.start(number, options.trace);
-  const engine::Ballots ballots = engine::fill_in(control_->question(number, *communicator_), gradients, options);
+  const bool record = options_.graph && !options.trace && !options.parameter_stats && (!bridge_ || ranks_ == 1);
+  const engine::Ballots ballots =
+      engine::fill_in(control_->question(number, *communicator_, record), gradients, options);
   const bool refuses = !ballots.refusal.empty();
   if (refuses && ranks_ == 1) throw InvalidArgument(fmt::format("{}: {}", what, ballots.refusal));
   const std::vector<void*> none(parameters);
@@ -163,7 +182,6 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
   or_break(what, [&] {
     const engine::StepInput input{gradients,          options.grad_scale, number,
                                   control_->active(), control_->clip(),   options.parameter_stats ? &changes : nullptr};
-    const bool record = options_.graph && !options.trace && !options.parameter_stats && (!bridge_ || ranks_ == 1);
     const kernels::Range range(stream, what);
     do {
       recorder_.restart(number);

@@ -41,6 +41,7 @@ class Optimizer::Impl {
     connect(communicator);
     engine::agree_on_plan(problem_, plan_, options_, memory_, communicator);
     engine::agree_on_replicas(problem_, *holdings_, memory_, *kernels_, communicator);
+    if (kernels_->stream() != nullptr && !overlap_) engine::together(communicator, "make room", [&] { make_room(); });
   }
   ~Impl() {
     try {
@@ -131,6 +132,7 @@ class Optimizer::Impl {
  private:
   void build();
   void connect(Communicator& communicator);
+  void make_room();
   void give_up(std::string why);
 
   const StepStats& step_on_host(std::span<void* const> gradients, const StepOptions& options);

@@ -36,6 +36,9 @@ class Stream {
   // False: the calls differ from those recorded and nothing was started. They are to be made again, after
   // begin_step(true), and are recorded anew.
   virtual bool end_step() = 0;
+  // Room for the numbers of twice as many calls as these, which are not carried out: before the first step. Who needs
+  // more later records all steps anew.
+  virtual void make_room(const std::function<void()>& calls) = 0;
   virtual void begin_parts() = 0;
   virtual void resume() = 0;  // what is called next waits for what the caller's stream was given so far
   virtual void pause() noexcept = 0;

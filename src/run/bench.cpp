@@ -12,7 +12,6 @@ namespace {
 
 using engine::now_ns;
 
-constexpr int64_t kGradients = 2;        // distinct ones, made before any step is timed
 constexpr int64_t kAwakeNs = 1'000'000;  // a host that trains is; one that has waited for a device is not
 
 // One plan with its own weights.
@@ -66,12 +65,12 @@ class Contestant {
   }
 
   // Steps index to index + count - 1.
-  void steady(Gradients& gradients, int64_t index, int64_t count) {
+  void steady(std::span<void* const> gradients, int64_t index, int64_t count) {
     communicator_.barrier("bench")->wait();
     const int64_t begin = now_ns();
     for (int64_t i = index; i < index + count; ++i) {
       set_rates(i);
-      optimizer_->step(gradients.at(i % kGradients));
+      optimizer_->step(gradients);
     }
     optimizer_->synchronize();
     result_.steady_ns = (now_ns() - begin) / count;
@@ -147,8 +146,8 @@ std::vector<BenchResult> bench(const Workload& workload, Communicator& communica
   for (const PlanOptions& plan : cases) {
     contestants.push_back(std::make_unique<Contestant>(workload, communicator, plan, options, *kernels));
   }
-  Gradients gradients(workload, communicator.rank(), *kernels, kGradients);
-  for (int64_t step = 0; step < kGradients; ++step) gradients.at(step);
+  Gradients made(workload, communicator.rank(), *kernels, 1);
+  const std::span<void* const> gradients = made.at(0);  // where they are, as in training
   const int64_t alone = options.warmup + options.steps;
   const int64_t steps = alone + options.steady + (options.trace ? 1 : 0);
   double done = 0;
@@ -163,7 +162,7 @@ std::vector<BenchResult> bench(const Workload& workload, Communicator& communica
   };
   for (int64_t step = 0; step < alone; ++step) {
     in_turn(step, 1, [&](Contestant& contestant) {
-      contestant.step(gradients.at(step % kGradients), step);
+      contestant.step(gradients, step);
       if (step >= options.warmup) contestant.record();
     });
   }
@@ -171,7 +170,7 @@ std::vector<BenchResult> bench(const Workload& workload, Communicator& communica
     in_turn(0, options.steady, [&](Contestant& contestant) { contestant.steady(gradients, alone, options.steady); });
   }
   if (options.trace) {
-    in_turn(0, 1, [&](Contestant& contestant) { contestant.trace(gradients.at(0), alone + options.steady); });
+    in_turn(0, 1, [&](Contestant& contestant) { contestant.trace(gradients, alone + options.steady); });
   }
   std::vector<BenchResult> results;
   for (const auto& contestant : contestants) results.push_back(contestant->result(*contestants.front()));

@@ -102,8 +102,10 @@ class Tuner {
 
   // Until everything that was enqueued is done.
   void wait() {
+    if (stream_ == nullptr) return;
+    if (link_ != nullptr) link_->watch([&] { return stream_->idle(); }, "tune");  // a peer may be gone
     int64_t word = 0;
-    if (stream_ != nullptr) kernels_->read(&word, flag_.data(), {1, sizeof(word), 0, 0});
+    kernels_->read(&word, flag_.data(), {1, sizeof(word), 0, 0});
   }
 
   // Calls as a step makes them: on a device they are recorded, and replayed the next time, unless exchanges need the

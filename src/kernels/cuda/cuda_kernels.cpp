@@ -124,6 +124,10 @@ class CudaKernels final : public Kernels, public Stream {
     if (done) in_step_.reset();
     return done;
   }
+  void make_room(const std::function<void()>& calls) override {
+    const OnDevice here(device_);
+    queue_.make_room(calls);
+  }
   void begin_parts() override {
     const OnDevice here(device_);
     queue_.begin_parts();

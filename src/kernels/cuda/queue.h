@@ -84,6 +84,17 @@ class Queue {
     return given;
   }
 
+  // For calls such as these, which are not carried out: a table that grows later takes all graphs with it.
+  template <typename F>
+  void make_room(F&& calls) {
+    if (std::exchange(idle_work_, false)) synchronize();
+    mode_ = Mode::kProbe;
+    start_over();
+    calls();
+    mode_ = Mode::kIdle;
+    if (2 * at_ > capacity_) reserve(2 * at_);
+    at_ = capacity_;
+  }
   // Outside a step calls are carried out as they are made, and wait for room in the table.
   void begin_step(bool record);
   void begin_parts();

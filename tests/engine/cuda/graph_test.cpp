@@ -1,6 +1,7 @@
 // A step that is recorded and replayed does what one does that is carried out call by call.
 #include <functional>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -18,16 +19,35 @@ test::RankMemory run(test::Training t, bool graph) {
 }
 
 #ifndef MUSTER_TEST_HOST_STREAM
+std::vector<bool> replayed(const test::RankMemory& memory) {
+  std::vector<bool> out;
+  for (const StepStats& stats : memory.stats) out.push_back(stats.replayed);
+  return out;
+}
+
 TEST_F(Graph, IsReplayedFromTheThirdStepOn) {
   test::Training t = test::mixed_training(1);
   t.steps = 5;
-  const auto replayed = [](const test::RankMemory& memory) {
-    std::vector<bool> out;
-    for (const StepStats& stats : memory.stats) out.push_back(stats.replayed);
-    return out;
-  };
   EXPECT_EQ(replayed(run(t, true)), (std::vector<bool>{false, false, true, true, true}));
   EXPECT_EQ(replayed(run(t, false)), std::vector<bool>(5, false));
+}
+
+// Other ranks would not record anew.
+TEST_F(Graph, IsNotRecordedAnewWhereManyTakePartLater) {
+  Problem problem = test::one_parameter({48, 32}, 1, Algorithm::kNorMuon);
+  for (int i = 0; i < 20'000; ++i) {
+    Parameter& p = problem.parameters.emplace_back(problem.parameters[0]);
+    p.name = "gain " + std::to_string(i);
+    p.shape = {4};
+    p.algorithm = Algorithm::kAdamW;
+  }
+  test::Training t = test::training(problem);
+  t.options = test::gpu_options();
+  t.options.groups.resize(2);
+  t.options.groups[1].every = 2;
+  t.group = [](size_t p) { return p == 0 ? 0 : 1; };
+  t.steps = 6;
+  EXPECT_EQ(replayed(run(t, true)), (std::vector<bool>{false, false, false, false, true, true}));
 }
 #endif
 

@@ -204,6 +204,42 @@ TEST_F(Refusals, HyperparametersThatDiffer) {
   }
 }
 
+// Messages through host memory do not mind.
+TEST_F(Refusals, NoStepThatOneRankTracesWhereNoneIsReplayed) {
+  const std::vector<Told> calm = train([](int32_t, Optimizer&, Call&) {}, false);
+  const std::vector<Told> told =
+      train([](int32_t rank, Optimizer&, Call& call) { call.options.trace = rank == 1; }, false);
+  for (int32_t r = 0; r < kRanks; ++r) {
+    EXPECT_THAT(told[r].thrown(), IsEmpty());
+    EXPECT_EQ(told[r].weights, calm[r].weights);
+  }
+}
+
+#ifdef MUSTER_TEST_HOST_STREAM
+TEST_F(Refusals, AStepThatOneRankTracesAndOthersReplay) {
+  const Problem problem = test::two_parameters(kRanks);
+  for (const bool graph : {true, false}) {
+    auto communicators = make_local_communicators(kRanks);
+    test::run_ranks(kRanks, [&](int32_t rank) {
+      test::StreamedCommunicator comm(std::move(communicators[rank]));
+      test::Shards shards(problem, rank);
+      OptimizerOptions options = test::gpu_options();
+      options.graph = graph;
+      Optimizer optimizer(problem, options, comm, shards.memory);
+      std::string told;
+      for (int i = 0; i < kCalls; ++i) {
+        StepOptions step;
+        step.trace = i == kBad && rank == 1;
+        told += said([&] { optimizer.step(shards.gradients(static_cast<uint64_t>(i)), step); });
+      }
+      told += said([&] { optimizer.synchronize(); });
+      EXPECT_EQ(told, graph ? "step 2: ranks disagree on its options" : "");
+      EXPECT_EQ(optimizer.steps(), kCalls);
+    });
+  }
+}
+#endif
+
 TEST_F(Refusals, OneRankAloneRefusesAtOnceAndDoesNotCount) {
   const Problem problem = test::two_parameters(1);
   test::Shards shards(problem, 0);

@@ -103,6 +103,13 @@ class HostStream final : public Kernels, public Stream {
     if (caller_ != nullptr) caller_->add(queue_.arrived());
     return true;
   }
+  void make_room(const std::function<void()>& calls) override {
+    if (mode_ != Mode::kIdle || step_ > 0) throw Internal("room is made before the first step");
+    mode_ = Mode::kProbe;
+    start_over();
+    calls();
+    mode_ = Mode::kIdle;
+  }
   void begin_parts() override {
     if (mode_ != Mode::kIdle) throw Internal("a step within a step");
     ++step_;
