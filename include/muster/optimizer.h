@@ -73,7 +73,7 @@ struct StepOptions {
   NonFinite non_finite = NonFinite::kIgnore;
   bool grad_norm = false;        // report it, also where nothing is clipped
   bool parameter_stats = false;  // gradient norm and RMS of the change, for every parameter
-  bool trace = false;            // keep what happened when
+  bool trace = false;            // keep what happened when; where steps are recorded, on all ranks or on none
 };
 
 // Where the time of a step goes.

@@ -220,7 +220,12 @@ std::vector<bool> count(const StepQuestion& question, std::span<const int64_t> w
     throw InvalidArgument(words[kRefused] == 1 ? fmt::format("step {}: rank {} refused it", number, words[layout.zeros])
                                                : fmt::format("step {}: {} ranks refused it", number, words[kRefused]));
   }
-  if (words[kStepCheck] != 0) throw InvalidArgument(fmt::format("step {}: ranks disagree on its options", number));
+  if (words[kStepCheck] != 0) {
+    throw InvalidArgument(
+        fmt::format("step {}: ranks disagree on its options (grad_scale, max_grad_norm, non_finite, grad_norm, "
+                    "parameter_stats or, where steps are recorded, trace)",
+                    number));
+  }
   for (size_t g = 0; g < groups; ++g) {
     if (words[kFixedWords + g] == 0) continue;
     throw InvalidArgument(fmt::format("step {}: ranks disagree on the hyperparameters of group {}", number, g));

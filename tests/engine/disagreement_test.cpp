@@ -125,7 +125,7 @@ TEST(Disagreement, RefusesBadStepsOnEveryRankAndGoesOn) {
     ASSERT_EQ(one.size(), 5);
     EXPECT_THAT(one[0], testing::AnyOf("step 2: 1 gradients, expected 2",
                                        testing::MatchesRegex("step 2: rank [0-2] refused it")));
-    EXPECT_EQ(one[1], "step 2: ranks disagree on its options");
+    EXPECT_THAT(one[1], testing::StartsWith("step 2: ranks disagree on its options"));
     EXPECT_EQ(one[2], "step 2: ranks disagree on the hyperparameters of group 0");
     EXPECT_EQ(one[3], "step 2: group 0: lr -1: expected a finite number, at least 0");
     EXPECT_EQ(one[4], "");

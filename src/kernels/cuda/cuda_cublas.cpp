@@ -81,7 +81,7 @@ void* matrix_of(const Matrices& m, int64_t i) { return static_cast<uint16_t*>(m.
 }  // namespace
 
 Cublas::Cublas() : functions_(Functions::instance()) {
-  if (!functions_.found) throw DeviceError("cuBLAS: no libcublas.so.13 here");
+  if (!functions_.found) throw DeviceError("cuBLAS: no libcublas.so here");
 }
 
 Cublas::~Cublas() {
