@@ -17,7 +17,7 @@ int64_t byte_size(Dtype dtype);
 enum class WeightForm : uint8_t {
   kF32,
   kBf16,            // rounded to nearest even every step
-  kBf16Master,      // extra: the f32 weight; the bf16 one is its rounding
+  kBf16Master,      // extra: the f32 weight; the bf16 one is its rounding, or else was set and counts
   kBf16Mantissa,    // extra: uint16, the low half of an f32 whose high half is the bf16 weight
   kBf16Stochastic,  // rounded up with the probability of the distance, by (seed, step, parameter, global element)
 };

@@ -215,6 +215,27 @@ TEST(Apply, MasterMantissaAndF32HoldTheSameWeights) {
   EXPECT_EQ(mantissa.values(), f32.f32);
 }
 
+// Whoever loads a model after its masters were made does not know of them.
+TEST(Apply, AWeightThatIsNotItsMastersRoundingCounts) {
+  const auto kernels = make_cpu_kernels({});
+  Stored master(WeightForm::kBf16Master, random_values(300, 8));
+  Stored expected = master;
+  const std::vector<uint16_t> set = to_bf16(random_values(300, 9));
+  for (size_t i = 0; i < set.size(); i += 3) {
+    master.bf16[i] = set[i];
+    expected.f32[i] = from_bf16(set)[i];
+    expected.bf16[i] = set[i];
+  }
+  const std::vector<uint16_t> update = to_bf16(random_values(300, 10));
+  const Rates rates{.lr = 1e-4, .weight_decay = 0.1};
+  for (Stored* stored : {&master, &expected}) {
+    const ApplyBlock block{1, 300, update.data(), 300, stored->block()};
+    kernels->apply({.form = stored->form, .rates = &rates}, std::span(&block, 1));
+  }
+  EXPECT_EQ(master.f32, expected.f32);
+  EXPECT_EQ(master.bf16, expected.bf16);
+}
+
 // A tiny weight and a tiny update of opposite signs: their product underflows to a zero that looks like agreement.
 TEST(Apply, CautiousDecayLooksAtSignsNotAtAProduct) {
   const auto kernels = make_cpu_kernels({});

@@ -80,13 +80,18 @@ struct Weights<WeightForm::kBf16> {
   MUSTER_INLINE void set(int64_t j, float x) const { store(data[j], x); }
 };
 
+// A weight that is not its master's rounding was set by somebody, who loaded a model, say: then it counts.
 template <>
 struct Weights<WeightForm::kBf16Master> {
   Bf16* __restrict data;
   float* __restrict master;
   MUSTER_INLINE Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t)
       : data(static_cast<Bf16*>(w.data) + offset), master(static_cast<float*>(w.extra) + offset) {}
-  MUSTER_INLINE float get(int64_t j) const { return master[j]; }
+  MUSTER_INLINE float get(int64_t j) const {
+    Bf16 rounded;
+    store(rounded, master[j]);
+    return rounded.bits == data[j].bits ? master[j] : load(data[j]);
+  }
   MUSTER_INLINE void set(int64_t j, float x) const {
     master[j] = x;
     store(data[j], x);

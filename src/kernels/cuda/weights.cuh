@@ -19,7 +19,6 @@ template <WeightForm kForm>
 struct WeightOperand {
   using Data = std::conditional_t<kForm == WeightForm::kF32, float, cpu::Bf16>;
   using Extra = std::conditional_t<kForm == WeightForm::kBf16Master, float, uint16_t>;
-  static constexpr bool kReadsData = kForm != WeightForm::kBf16Master;
   static constexpr bool kHasExtra = kForm == WeightForm::kBf16Master || kForm == WeightForm::kBf16Mantissa;
 
   template <int N>
@@ -47,7 +46,7 @@ struct WeightOperand {
   }
   template <int N>
   __device__ void read(Place p, Values<N>& v) const {
-    if constexpr (kReadsData) read_once(v.data, data.at(p));
+    read_once(v.data, data.at(p));
     if constexpr (kHasExtra) read_once(v.extra, extra.at(p));
   }
   // Weight i becomes f(i, weight i).
