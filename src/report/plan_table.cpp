@@ -95,7 +95,7 @@ class Table {
     field("scratch",
           fmt::format("{} at most{}", bytes_text(s.scratch_bytes_max),
                       report_.scratch_cap > 0 ? fmt::format(" (cap {})", bytes_text(report_.scratch_cap)) : ""));
-    field("planning", time_text(report_.plan_ns));
+    if (report_.plan_ns > 0) field("planning", time_text(report_.plan_ns));
     line();
   }
 

@@ -233,7 +233,7 @@ TEST_F(Refusals, AStepThatOneRankTracesAndOthersReplay) {
         told += said([&] { optimizer.step(shards.gradients(static_cast<uint64_t>(i)), step); });
       }
       told += said([&] { optimizer.synchronize(); });
-      EXPECT_THAT(told, graph ? testing::StartsWith("step 2: ranks disagree on its options") : testing::StrEq(""));
+      EXPECT_EQ(told.substr(0, told.find(" (")), graph ? "step 2: ranks disagree on its options" : "");
       EXPECT_EQ(optimizer.steps(), kCalls);
     });
   }
