@@ -36,8 +36,8 @@ auto in_python(Fate& fate, std::string_view name, Work work) {
   try {
     return work();
   } catch (nb::python_error& error) {
-    std::string text = error.what();
-    text = text.substr(0, text.find("\n\nAt:"));
+    std::string text = fmt::format("{}: {}", nb::cast<std::string>(error.type().attr("__name__")),
+                                   nb::cast<std::string>(nb::str(error.value())));
     for (char& c : text) c = c == '\n' ? ' ' : c;
     fate.cause = fmt::format("{}: {}", name, text);
     if (!error.matches(PyExc_Exception)) throw;

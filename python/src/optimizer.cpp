@@ -68,8 +68,6 @@ nb::dict stats(const StepStats& stats) {
   nb::dict out;
   out["step"] = stats.step;
   out["skipped"] = stats.skipped;
-  out["grad_norm"] = stats.grad_norm;
-  out["clip"] = stats.clip;
   out["total_ns"] = stats.total_ns;
   nb::dict stages;
   for (int s = 0; s < kStages; ++s) stages[nb::cast(name(static_cast<Stage>(s)))] = stats.stage_ns[s];
@@ -81,9 +79,6 @@ nb::dict stats(const StepStats& stats) {
   out["kernels"] = stats.kernels;
   out["replayed"] = stats.replayed;
   out["early_waves"] = stats.early_waves;
-  nb::list parameters;
-  for (const ParameterStats& p : stats.parameters) parameters.append(nb::make_tuple(p.grad_norm, p.update_rms));
-  out["parameters"] = parameters;
   return out;
 }
 

@@ -45,7 +45,45 @@ def test_default_groups_train(capsys: pytest.CaptureFixture[str]) -> None:
     assert _train(model, optimizer, range(60)) < before / 4
     assert optimizer.stats()["step"] == 60
     assert optimizer.plan()["ranks"] == 1
-    assert "strategy global" in str(optimizer.plan())
+    assert "strategy global" in capsys.readouterr().out
+    assert "strategy global" in str(optimizer.plan(verbose=False)) and not capsys.readouterr().out
+
+
+class _Vision(nn.Module):
+    """Positions of an image, and as many of them as a block is wide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(1, 16, 16))
+        self.places = nn.Embedding(16, 16)
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+        self.up = nn.ConvTranspose2d(4, 6, 3)
+        self.words = nn.Embedding(40, 16)
+        self.to_words = nn.Linear(16, 40)
+
+
+def test_default_groups_go_by_what_is_unmistakable() -> None:
+    groups = muster.torch.param_groups(_Vision(), verbose=False)
+    names = [[name for name, _ in group["params"]] for group in groups]
+    assert names[0] == ["blocks.0.weight", "blocks.1.weight"]
+    assert names[1] == ["up.weight"] and groups[1]["output_dim"] == 1
+    assert {"positions", "places.weight", "words.weight", "to_words.weight"} < set(names[2])
+
+
+@pytest.mark.parametrize("algorithm", ["normuon", "adamw"])
+def test_weights_that_were_set_count_whatever_their_master_says(algorithm: str) -> None:
+    weight = nn.Parameter(torch.zeros(4, 6, dtype=torch.bfloat16))
+    optimizer = muster.torch.NorMuon([{"params": [weight], "algorithm": algorithm}], bf16_weights="master", lr=1e-3)
+    for value in (5.0, -3.0):
+        with torch.no_grad():
+            weight[:, :3] = value
+        weight.grad = torch.ones_like(weight)
+        before = weight.detach().float()
+        optimizer.step()
+        assert torch.allclose(weight.float(), before, atol=0.05)
+    for _ in range(100):  # each too small for bf16 to show
+        optimizer.step()
+    assert (weight[:, :3] < -3).all()
 
 
 def test_convolutions_are_read_as_matrices() -> None:
@@ -259,6 +297,43 @@ def test_hooks_and_profilers_see_steps() -> None:
             optimizer.step()
         assert any(event.key == "Optimizer.step#NorMuon.step" for event in profile.key_averages())
     assert optimizer.stats()["step"] == 6
+
+
+def test_a_loaded_group_keeps_what_a_plan_was_made_for() -> None:
+    model, twin = _model(), _model()
+    muon = muster.torch.Muon([("a", model[1].weight), ("b", model[3].weight)], lr=0.5)
+    normuon = muster.torch.NorMuon([("x", twin[1].weight), ("y", twin[3].weight)], lr=0.1, lr_mul=2.0)
+    normuon.load_state_dict(muon.state_dict())
+    group = normuon.param_groups[0]
+    assert (group["algorithm"], group["lr_mul"], group["lr"]) == ("normuon", 2.0, 0.5)
+    assert group["param_names"] == ["x", "y"]
+    normuon.add_param_group({"params": [("z", twin[4].weight)]})
+    broken = muon.state_dict()
+    broken["state"][0]["momentum"] = torch.zeros(3)
+    broken["param_groups"][0]["lr"] = 7.0
+    with pytest.raises(ValueError, match="group"):
+        normuon.load_state_dict(broken)
+    broken["param_groups"].append({**broken["param_groups"][0], "params": [2]})
+    with pytest.raises(ValueError, match="x:momentum"):
+        normuon.load_state_dict(broken)
+    assert normuon.param_groups[0]["lr"] == 0.5 and len(normuon.param_groups) == 2
+    loss = _train(twin, normuon, range(2))
+    assert loss == loss
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    weight = nn.Parameter(torch.ones(8, 3, 3, 3))
+    weight.grad = torch.ones_like(weight)
+    optimizer = muster.torch.NorMuon([("w", weight)], flatten=True, heads=2)
+    for bad in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="max_norm"):
+            optimizer.clip_grad_norm(bad)
+    with pytest.raises(ValueError, match=r"of 'w'.*every 1\.5"):
+        muster.torch.NorMuon([("w", weight)], every=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"'w': view \(216,\)"):
+        muster.torch.NorMuon([("w", weight)], view=(216,), heads=2)
+    with pytest.raises(TypeError, match="state_dict"):
+        copy.deepcopy(optimizer)
 
 
 def test_wrong_checkpoints_are_refused() -> None:

@@ -141,6 +141,46 @@ def _wrong_state_on_one_rank(rank: int) -> None:
     optimizer.load_state_dict(state)
 
 
+def _loads_on_one_rank(rank: int, change: Callable[[dict], dict]) -> None:
+    optimizer = muster.torch.NorMuon([("w", _sharded())])
+    state = optimizer.state_dict()
+    optimizer.load_state_dict(change(state) if rank == 1 else state)
+
+
+def _no_state_on_one_rank(rank: int) -> None:
+    _loads_on_one_rank(rank, lambda _: {})
+
+
+def _other_groups_on_one_rank(rank: int) -> None:
+    _loads_on_one_rank(rank, lambda state: {**state, "param_groups": 2 * state["param_groups"]})
+
+
+def _words_for_momentum_on_one_rank(rank: int) -> None:
+    _loads_on_one_rank(rank, lambda state: {**state, "state": {0: {**state["state"][0], "momentum": "much"}}})
+
+
+def _plain_momentum_on_one_rank(rank: int) -> None:
+    _loads_on_one_rank(rank, lambda state: {**state, "state": {0: {**state["state"][0], "momentum": torch.ones(6, 4)}}})
+
+
+def _not_a_rate_on_one_rank(rank: int) -> None:
+    weight = _sharded()
+    optimizer = muster.torch.NorMuon([("w", weight)])
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = float("nan") if rank == 1 else 0.02
+    optimizer.step()
+
+
+def _no_such_wire_on_one_rank(rank: int) -> None:
+    muster.torch.NorMuon([("w", _sharded())], wire="f8" if rank == 1 else "bf16")
+
+
+def _unknown_key_in_a_group_added_on_one_rank(rank: int) -> None:
+    optimizer = muster.torch.NorMuon([("w", _sharded())])
+    optimizer.add_param_group({"params": [("v", _sharded())], **({"scal": "rms"} if rank == 1 else {})})
+
+
 MISUSES: list[tuple[Callable[[int], None], str]] = [
     (_partial, "'w'.*Partial|'w'.*P"),
     (_gradient_in_another_layout_on_one_rank, "'w'.*redistribute"),
@@ -149,6 +189,13 @@ MISUSES: list[tuple[Callable[[int], None], str]] = [
     (_not_contiguous_on_one_rank, "'w'.*float64"),
     (_other_learning_rate, "group 0"),
     (_wrong_state_on_one_rank, "w:momentum|rank 1"),
+    (_no_state_on_one_rank, "no 'state'"),
+    (_other_groups_on_one_rank, "rank 1|number of parameter groups"),
+    (_words_for_momentum_on_one_rank, "'w'.*momentum is a str"),
+    (_plain_momentum_on_one_rank, "rank 1 has other DTensors"),
+    (_not_a_rate_on_one_rank, "group 0 .of 'w'.*lr nan"),
+    (_no_such_wire_on_one_rank, "wire 'f8'"),
+    (_unknown_key_in_a_group_added_on_one_rank, "unknown key 'scal'"),
 ]
 
 
@@ -156,6 +203,21 @@ def _all_misuses(rank: int, ranks: int) -> None:
     for misuse, match in MISUSES:
         with pytest.raises(ValueError, match=match):
             misuse(rank)
+
+
+def _no_gradient_on_one_rank(rank: int, ranks: int) -> None:
+    weight = _sharded()
+    optimizer = muster.torch.NorMuon([("w", weight)])
+    if rank == 0:
+        weight.grad = torch.full_like(weight, 2.0)
+    norm = optimizer.clip_grad_norm(1.0)
+    assert norm == pytest.approx(2.0 * 12**0.5)
+    if rank == 0:
+        assert weight.grad.to_local().norm().item() == pytest.approx(1.0, rel=1e-4)
+
+
+def test_clipping_does_not_mind_a_rank_without_gradients() -> None:
+    run_ranks(2, _no_gradient_on_one_rank)
 
 
 def _moved_on_one_rank(rank: int, ranks: int) -> None:

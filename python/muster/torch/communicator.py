@@ -8,7 +8,8 @@ import threading
 import warnings
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -131,11 +132,25 @@ def gather(group: dist.ProcessGroup | None, mine: Any) -> list[Any]:
     return everybody
 
 
-def raise_together(group: dist.ProcessGroup | None, error: str | None) -> None:
-    """Raises what any rank found wrong, as a ValueError on all of them. All ranks together."""
-    for rank, theirs in enumerate(gather(group, error)):
+@contextmanager
+def together(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """What is raised in it on one rank is raised on all. All ranks together."""
+    error: Exception | None = None
+    try:
+        yield
+    except (ValueError, TypeError) as caught:
+        error = caught
+    everybody = gather(group, None if error is None else str(error))
+    if error is not None:
+        raise error
+    raise_first(everybody, None)
+
+
+def raise_first(everybody: list[str | None], mine: str | None) -> None:
+    """Of what all ranks found wrong, and this one."""
+    for rank, theirs in enumerate(everybody):
         if theirs is not None:
-            raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}")
+            raise ValueError(theirs if theirs == mine else f"rank {rank}: {theirs}")
 
 
 class _Nccl:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _HEADS = ("head", "lm_head", "output", "unembed", "classifier")
 
 
@@ -22,10 +24,11 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Groups for ``NorMuon`` or ``Muon``: matrices to it; embeddings, heads, gains and biases to AdamW.
 
-    A head is a linear layer whose name ends in one of head, lm_head, output, unembed, classifier, or that has as many
-    outputs as an embedding has entries. Convolutions, (output, input, height, width), are read as matrices of
-    (output, everything else); other parameters of three dimensions and more, (..., output, input), as stacks of
-    matrices. Tied parameters are given once.
+    A head is a linear layer whose name ends in one of head, lm_head, output, unembed, classifier, or the only one of an
+    embedding's shape. Convolutions, (output, input, height, width), are read as matrices of (output, everything else),
+    transposed ones, (input, output, height, width), as (input, everything else); other parameters of three dimensions
+    and more, (..., output, input), as stacks of matrices, but for those with a first dimension of 1, such as positions
+    and class tokens, which go to AdamW. Tied parameters are given once.
 
     Args:
         model: sharded or wrapped (DDP, ``torch.compile``) already, or not.
@@ -35,12 +38,24 @@ def param_groups(
         verbose: print on rank 0 what was chosen. Default True.
 
     Returns:
-        Up to three groups, those that have members, in this order: matrices, convolutions, elementwise. ``params`` are
-        (name, tensor) pairs.
+        Up to four groups, those that have members, in this order: matrices, convolutions, transposed convolutions,
+        elementwise. ``params`` are (name, tensor) pairs.
     """
-    vocabularies = {m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)}
-    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
-    chosen: dict[str, list[tuple[str, torch.Tensor]]] = {"matrices": [], "convolutions": [], "elementwise": []}
+    tables = [m.weight for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+    embeddings, shapes = {id(table) for table in tables}, {tuple(table.shape) for table in tables}
+    linear = Counter(tuple(m.weight.shape) for m in model.modules() if isinstance(m, nn.Linear))
+    options: dict[str, dict[str, Any]] = {
+        "matrices": {},
+        "convolutions": {"flatten": True},
+        "transposed convolutions": {"flatten": True, "output_dim": 1},
+        "elementwise": {
+            "algorithm": "adamw",
+            "lr": adamw_lr,
+            "weight_decay": adamw_weight_decay,
+            "betas": adamw_betas,
+        },
+    }
+    chosen: dict[str, list[tuple[str, torch.Tensor]]] = {kind: [] for kind in options}
     seen: set[int] = set()
     for prefix, module in model.named_modules():
         for leaf, parameter in module.named_parameters(recurse=False):
@@ -48,18 +63,21 @@ def param_groups(
                 continue
             seen.add(id(parameter))
             name = f"{prefix}.{leaf}" if prefix else leaf
+            shape = tuple(parameter.shape)
             head = isinstance(module, nn.Linear) and (
-                prefix.rsplit(".", 1)[-1] in _HEADS or module.out_features in vocabularies
+                prefix.rsplit(".", 1)[-1] in _HEADS or (shape in shapes and linear[shape] == 1)
             )
-            if parameter.ndim < 2 or id(parameter) in embeddings or head:
+            if len(shape) < 2 or id(parameter) in embeddings or head:
                 kind = "elementwise"
             elif isinstance(module, _CONVOLUTIONS):
                 kind = "convolutions"
+            elif isinstance(module, _TRANSPOSED):
+                kind = "transposed convolutions"
+            elif len(shape) > 2 and shape[0] == 1:
+                kind = "elementwise"
             else:
                 kind = "matrices"
             chosen[kind].append((name, parameter))
-    adamw = {"algorithm": "adamw", "lr": adamw_lr, "weight_decay": adamw_weight_decay, "betas": adamw_betas}
-    options: dict[str, dict[str, Any]] = {"matrices": {}, "convolutions": {"flatten": True}, "elementwise": adamw}
     groups = [{"params": chosen[kind], **options[kind]} for kind in chosen if chosen[kind]]
     if verbose and not (dist.is_available() and dist.is_initialized() and dist.get_rank() != 0):
         for kind, members in chosen.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .communicator import raise_together
+from .communicator import together
 from .groups import MATRIX_ALGORITHMS, bare_name
 from .state import whole
 
@@ -93,23 +93,22 @@ def _load(
     state: Callable[[str, _Theirs, Mapping[str, Any]], Options],
 ) -> None:
     """Makes a state_dict of ours of them, and loads that."""
-    converted: Options = {}
-    error: str | None = None
-    try:
-        converted = _convert(optimizer, _match(optimizer, state_dicts), options, state)
-    except ValueError as caught:
-        error = str(caught)
-    raise_together(optimizer.process_group, error)
-    optimizer.load_state_dict(converted)
+    groups: list[Options] = []
+    states: Options = {}
+    with together(optimizer.process_group):
+        matched = _match(optimizer, state_dicts)
+        groups = _groups(optimizer, matched, options)
+    with together(optimizer.process_group):  # where ranks put DTensors together
+        for group in groups:
+            for i in group["params"]:
+                states[i] = state(optimizer.names[i], matched[i], group)
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
-def _convert(
-    optimizer: NorMuon,
-    matched: list[_Theirs],
-    options: Callable[[Mapping[str, Any]], Options],
-    state: Callable[[str, _Theirs, Mapping[str, Any]], Options],
-) -> Options:
-    groups, states, first = [], {}, 0
+def _groups(
+    optimizer: NorMuon, matched: list[_Theirs], options: Callable[[Mapping[str, Any]], Options]
+) -> list[Options]:
+    groups, first = [], 0
     for group in optimizer.param_groups:
         members = range(first, first + len(group["params"]))
         first = members.stop
@@ -123,9 +122,8 @@ def _convert(
                 )
             _check_algorithm(name, theirs["algorithm"], group["algorithm"])
             ours |= {**theirs, "algorithm": group["algorithm"]}
-            states[i] = state(name, matched[i], ours)
         groups.append({**ours, "params": list(members)})
-    return {"state": states, "param_groups": groups}
+    return groups
 
 
 def _check_algorithm(name: str, theirs: str, ours: str) -> None:
@@ -137,6 +135,12 @@ def _rates(group: Mapping[str, Any]) -> Options:
     """What a schedule needs; either may be a tensor."""
     keys = ("lr", "initial_lr", "weight_decay")
     return {key: float(group[key]) for key in keys if key in group}
+
+
+def _counterpart(group: Mapping[str, Any], key: str, ours: Mapping[Any, str]) -> str:
+    if group[key] not in ours:
+        raise ValueError(f"checkpoint: {key} {group[key]!r}: expected one of {', '.join(map(repr, ours))}")
+    return ours[group[key]]
 
 
 # torch.optim
@@ -152,7 +156,9 @@ def _torch_options(group: Mapping[str, Any]) -> Options:
             "momentum_form": "ema",
             "nesterov": bool(group["nesterov"]),
             "coefficients": "jordan" if steps == _JORDAN else steps,
-            "scale": {None: "jordan", "original": "jordan", "match_rms_adamw": "rms"}[group["adjust_lr_fn"]],
+            "scale": _counterpart(
+                group, "adjust_lr_fn", {None: "jordan", "original": "jordan", "match_rms_adamw": "rms"}
+            ),
         }
     if "betas" in group and "amsgrad" in group:
         for key in ("amsgrad", "maximize"):
@@ -187,7 +193,7 @@ def _dion_options(group: Mapping[str, Any]) -> Options:
     if algorithm in MATRIX_ALGORITHMS:
         out["momentum"] = float(group["mu"])
         out["nesterov"] = bool(group["nesterov"])
-        out["scale"] = {None: "none", "spectral_norm": "spectral", "rms_norm": "rms"}[group["adjust_lr"]]
+        out["scale"] = _counterpart(group, "adjust_lr", {None: "none", "spectral_norm": "spectral", "rms_norm": "rms"})
         beta2 = group.get("muon_beta2", group["beta2"])
     else:
         out["eps"] = float(group["epsilon"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from operator import index, itemgetter
 from typing import Any, Literal, TypedDict
 
 from .. import _muster
@@ -57,7 +57,7 @@ DEFAULTS: dict[str, Any] = {
     "scale": "jordan",  # or "none", "spectral", "rms", "fan"
     "betas": (0.9, 0.95),  # AdamW and Lion; the second is NorMuon's too
     "eps": 1e-8,
-    # What follows is read when the optimizer is made; the rest at every step.
+    # What follows, and the algorithm, is read when the optimizer is made; the rest at every step.
     "lr_mul": 1.0,
     "normalize": "longer",  # the side NorMuon keeps mean squares along: or "rows", "columns"
     "heads": None,  # cut the rows into so many equal blocks
@@ -93,6 +93,9 @@ def check_keys(group: Mapping[str, Any]) -> None:
             raise ValueError(f"param group: unknown key {key!r}; known are {', '.join(sorted(known))}")
 
 
+#: What a group keeps, whatever is loaded: a plan was made for it.
+FIXED = ("params", "param_names", "algorithm", *list(DEFAULTS)[list(DEFAULTS).index("lr_mul") :])
+
 _changing = itemgetter(
     "lr", "weight_decay", "decay", "every", "momentum", "momentum_form", "nesterov", "scale", "eps", "coefficients",
     "betas",
@@ -109,12 +112,19 @@ def plain_values(group: Mapping[str, Any]) -> tuple[Any, ...] | None:
     return tuple(values) if _PLAIN.issuperset(map(type, values)) else None
 
 
+def _whole(key: str, value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise ValueError(f"{key} {value!r}: expected a whole number") from None
+
+
 def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
     """Copies what may change from step to step."""
     out.lr = float(group["lr"])
     out.weight_decay = float(group["weight_decay"])
     out.decay = _enum(_muster.Decay, "decay", group["decay"])
-    out.every = int(group["every"])
+    out.every = _whole("every", group["every"])
     out.momentum = float(group["momentum"])
     out.momentum_form = _enum(_muster.MomentumForm, "momentum_form", group["momentum_form"])
     out.nesterov = bool(group["nesterov"])
@@ -135,7 +145,8 @@ def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[i
         return [int(size) for size in group["split_rows"] or ()]
     if group["split_rows"]:
         raise ValueError(f"parameter '{name}': heads and split_rows both cut its rows")
-    rows = (group["view"] or shape)[-2]
+    read = group["view"] or shape
+    rows = read[0] if group["flatten"] else read[-2]
     if heads < 1 or rows % heads:
         raise ValueError(f"parameter '{name}': {rows} rows in {heads} heads")
     return [rows // heads] * heads
@@ -163,6 +174,8 @@ def make_parameter(
                 f"parameter '{name}': shape {tuple(shape)} has no matrix for {group['algorithm']}; "
                 "put it into a group with algorithm='adamw'"
             )
+        if group["view"] and len(group["view"]) < 2:
+            raise ValueError(f"parameter '{name}': view {tuple(group['view'])}: expected rows and columns at least")
         out.matrices = _muster.MatrixSpec(
             list(group["view"] or ()),
             bool(group["flatten"]),

@@ -14,11 +14,12 @@ import torch.distributed as dist
 
 from .. import _muster
 from . import timeline
-from .communicator import Link, gather
+from .communicator import Link, gather, together
 from .gradients import Gradients
 from .groups import DEFAULTS, bare_name, check_keys, fill_group, make_parameter, plain_values
 from .hooks import quiet_hook_step
 from .layout import Meshes, TensorLayout, agree, local
+from .loading import take_over, unless_it_fails
 from .overlap import CLIPPED, SCALED, SCREENED, Overlap, check_device, final_in_hooks
 from .parameters import DTYPES, HOW_TO_DECLARE, Reader, extra_memory
 from .plan import Plan
@@ -111,72 +112,75 @@ class NorMuon(torch.optim.Optimizer):
         self._link: Link | None = None
         self._reader = Reader(process_group, self._rank)
         self._cuda = False
-        for key, value, known in (
-            ("wire", wire, ("bf16", "f32")),
-            ("momentum_dtype", momentum_dtype, ("bf16", "f32")),
-            ("bf16_weights", bf16_weights, tuple(_WEIGHT_FORMS)),
-            ("communicator", communicator, ("auto", "nccl", "process_group")),
-            ("non_finite", non_finite, ("ignore", "error", "skip_step", "zero")),
-        ):
-            if value not in known:
-                raise ValueError(f"{key} {value!r}: expected one of {', '.join(known)}")
-        self._bf16_form = _WEIGHT_FORMS[bf16_weights]
-        self._wire = getattr(_muster.Dtype, wire)
-        self._grad_sync = grad_sync
-        self._options = _muster.OptimizerOptions()
-        plan = _muster.PlanOptions()
-        plan.strategy, plan.waves, plan.scratch_bytes = strategy, waves, scratch_mib << 20
-        self._options.plan = plan
-        self._options.momentum = getattr(_muster.Dtype, momentum_dtype)
-        self._options.threads = threads or torch.get_num_threads()
-        self._options.seed = seed
-        self._options.graph = graph
-        self._step_options = _muster.StepOptions()
-        self._step_options.non_finite = getattr(_muster.NonFinite, non_finite)
-        self._overlap = None
-        self._begun = self._state_given = False
-        if overlap:
-            if non_finite != "ignore":
-                raise ValueError(SCREENED.format(non_finite))
-            self._options.overlap = True
-            self._overlap = Overlap(self._take)
-            self._step_supports_amp_scaling = True  # so that a GradScaler makes itself known
-        chosen = {
-            **DEFAULTS,
-            "algorithm": self._algorithm,
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "betas": betas,
-            **defaults,
-        }
-        check_keys(chosen)
-        super().__init__(params, chosen)
+        with together(process_group):
+            for key, value, known in (
+                ("wire", wire, ("bf16", "f32")),
+                ("momentum_dtype", momentum_dtype, ("bf16", "f32")),
+                ("bf16_weights", bf16_weights, tuple(_WEIGHT_FORMS)),
+                ("communicator", communicator, ("auto", "nccl", "process_group")),
+                ("non_finite", non_finite, ("ignore", "error", "skip_step", "zero")),
+            ):
+                if value not in known:
+                    raise ValueError(f"{key} {value!r}: expected one of {', '.join(known)}")
+            self._bf16_form = _WEIGHT_FORMS[bf16_weights]
+            self._wire = getattr(_muster.Dtype, wire)
+            self._grad_sync = grad_sync
+            self._options = _muster.OptimizerOptions()
+            plan = _muster.PlanOptions()
+            plan.strategy, plan.waves, plan.scratch_bytes = strategy, waves, scratch_mib << 20
+            self._options.plan = plan
+            self._options.momentum = getattr(_muster.Dtype, momentum_dtype)
+            self._options.threads = threads or torch.get_num_threads()
+            self._options.seed = seed
+            self._options.graph = graph
+            self._step_options = _muster.StepOptions()
+            self._step_options.non_finite = getattr(_muster.NonFinite, non_finite)
+            self._overlap = None
+            self._begun = self._state_given = False
+            if overlap:
+                if non_finite != "ignore":
+                    raise ValueError(SCREENED.format(non_finite))
+                self._options.overlap = True
+                self._overlap = Overlap(self._take)
+                self._step_supports_amp_scaling = True  # so that a GradScaler makes itself known
+            chosen = {
+                **DEFAULTS,
+                "algorithm": self._algorithm,
+                "lr": lr,
+                "weight_decay": weight_decay,
+                "momentum": momentum,
+                "betas": betas,
+                **defaults,
+            }
+            check_keys(chosen)
+            super().__init__(params, chosen)
         self._build()
 
     # Construction.
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group; with it a new plan is made, and what there is of state is kept. All ranks together."""
-        check_keys(param_group)
-        mesh, placements = param_group.pop("mesh", None), param_group.pop("placements", None)
-        if (mesh is None) != (placements is None):
-            raise ValueError("param group: mesh and placements belong together")
         built = hasattr(self, "_engine")  # torch's constructor adds group after group
-        state = export_state(self._engine, self._by_name) if built else {}
-        super().add_param_group(param_group)
-        if mesh is not None:
-            for parameter in self.param_groups[-1]["params"]:
-                self._reader.declared[parameter] = (mesh, tuple(placements))
-        if not built:
-            return
-        if self._overlap is not None:
-            self._overlap.order = None
-            self._set_order([])
+        before = len(self.param_groups)
         try:
+            with together(self._process_group if built else None):
+                check_keys(param_group)
+                mesh, placements = param_group.pop("mesh", None), param_group.pop("placements", None)
+                if (mesh is None) != (placements is None):
+                    raise ValueError("param group: mesh and placements belong together")
+                super().add_param_group(param_group)
+            if mesh is not None:
+                for parameter in self.param_groups[-1]["params"]:
+                    self._reader.declared[parameter] = (mesh, tuple(placements))
+            if not built:
+                return
+            state = export_state(self._engine, self._by_name)
+            if self._overlap is not None:
+                self._overlap.order = None
+                self._set_order([])
             self._build()
         except Exception:
-            self.param_groups.pop()
+            del self.param_groups[before:]
             raise
         import_state(self._engine, state)
 
@@ -234,17 +238,20 @@ class NorMuon(torch.optim.Optimizer):
             self._overlap.watch(names, tensors, final)
 
     def _make_groups(self, names: list[str]) -> list[_muster.Group]:
-        groups, at = [], 0
-        for index, group in enumerate(self.param_groups):
-            groups.append(_muster.Group())
-            try:
-                fill_group(groups[-1], group)
-                groups[-1].validate()
-            except (ValueError, TypeError) as bad:
-                first = f" (of '{names[at]}')" if group["params"] else ""
-                raise ValueError(f"param group {index}{first}: {bad}") from None
-            at += len(group["params"])
+        groups = [_muster.Group() for _ in self.param_groups]
+        for index, out in enumerate(groups):
+            self._fill(out, index, names)
         return groups
+
+    def _fill(self, out: _muster.Group, index: int, names: list[str]) -> None:
+        group = self.param_groups[index]
+        try:
+            fill_group(out, group)
+            out.validate()
+        except (ValueError, TypeError) as bad:
+            first = sum(len(g["params"]) for g in self.param_groups[:index])
+            of = f" (of '{names[first]}')" if group["params"] else ""
+            raise ValueError(f"param group {index}{of}: {bad}") from None
 
     @property
     def process_group(self) -> dist.ProcessGroup | None:
@@ -382,7 +389,7 @@ class NorMuon(torch.optim.Optimizer):
             values = plain_values(group)
             if values is None or values != self._filled[index]:
                 self._filled[index] = None  # it may stop in the middle
-                fill_group(out, group)
+                self._fill(out, index, self._names)
                 self._filled[index] = values
 
     def synchronize(self) -> None:
@@ -398,10 +405,13 @@ class NorMuon(torch.optim.Optimizer):
     @torch.no_grad()
     def clip_grad_norm(self, max_norm: float) -> float:
         """Scales gradients in place to at most this norm over all groups, meshes and ranks; returns what it was."""
+        if not max_norm >= 0:
+            raise ValueError(f"max_norm {max_norm}: expected at least 0")
         norm = self.grad_norm()
         scale = min(1.0, max_norm / (norm + 1e-6))
-        if scale < 1.0:
-            torch._foreach_mul_([local(p.grad) for p in self._tensors if p.grad is not None], scale)
+        mine = [local(p.grad) for p in self._tensors if p.grad is not None]
+        if scale < 1.0 and mine:
+            torch._foreach_mul_(mine, scale)
         return norm
 
     def _run(self, work: Callable[[list[int]], Result]) -> Result:
@@ -429,6 +439,9 @@ class NorMuon(torch.optim.Optimizer):
 
     # State.
 
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(f"{type(self).__name__} is neither copied nor pickled: take its state_dict()")
+
     def state_dict(self) -> dict[str, Any]:
         """As torch's: ``state`` by number of the parameter, ``param_groups``. All ranks together."""
         out = super().state_dict()
@@ -439,26 +452,13 @@ class NorMuon(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """From any layout and number of ranks. What is missing starts from zero. All ranks together.
 
+        Groups keep what a plan was made for (``algorithm``, ``lr_mul``, how matrices are cut) and take over the rest.
         ``muster.torch.import_torch`` and ``import_dion`` go on from what other optimizers saved.
         """
-        for key in ("state", "param_groups"):
-            if key not in state_dict:
-                raise ValueError(f"state_dict: no {key!r}; was it made by an optimizer?")
-        # As torch does it, by place in the groups: keys are numbers, or names in torch.distributed.checkpoint.
-        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
-        # Without the states, which torch would cast to the dtypes of their parameters.
-        before = [dict(group) for group in self.param_groups]
-        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
-        for group, old in zip(self.param_groups, before):
-            for key, value in old.items():
-                group.setdefault(key, value)  # what another version, or another optimizer, does not know
-        self._mark_state()
-        names = dict(zip(keys, self._names))
-        for key in state_dict["state"]:
-            if key not in names:
-                raise ValueError(f"state_dict: it has state of {key!r}, which is in none of its param_groups")
-        given = {names[key]: entries for key, entries in state_dict["state"].items()}
-        import_state(self._engine, given)
+        with unless_it_fails(self):
+            given = take_over(self, self._names, self._process_group, state_dict)
+            self._mark_state()
+            import_state(self._engine, given)
         self._take_up_state()
 
     def _mark_state(self) -> None:
@@ -482,9 +482,12 @@ class NorMuon(torch.optim.Optimizer):
 
     # Reports.
 
-    def plan(self) -> Plan:
-        """Who orthogonalizes what, and what moves: a dict that prints as a table."""
-        return Plan(json.loads(self._engine.plan_json()), self._engine.plan_text())
+    def plan(self, *, verbose: bool = True) -> Plan:
+        """Who orthogonalizes what, and what moves: prints it as a table on rank 0, and returns it as a dict."""
+        plan = Plan(json.loads(self._engine.plan_json()), self._engine.plan_text())
+        if verbose and self._rank == 0:
+            print(plan)
+        return plan
 
     def stats(self) -> dict[str, Any]:
         """Of the last step: bytes, messages, exchanges, and time by stage, on this rank."""

@@ -10,6 +10,7 @@ class Plan(dict[str, Any]):
 
     def __init__(self, values: dict[str, Any], text: str) -> None:
         super().__init__(values)
+        self.pop("plan_ms", None)  # which nobody took
         self._text = text
 
     def __str__(self) -> str:
