@@ -223,7 +223,7 @@ PAGE = """# Loss curves
 
 Made by `examples/torch/curves.py` in {minutes:.1f} minutes on two CPU cores that others used too, with PyTorch {torch}:
 small models on little text, so that whoever doubts can run it again. The GPT is that of
-[examples/torch](../examples/torch/README.md), the text `docs/*.md` but for this page.
+[examples/torch](../examples/torch/README.md), the text [in this repository](../data/README.md).
 
 ## One rank and four
 

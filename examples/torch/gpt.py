@@ -1,4 +1,4 @@
-"""What the examples share: a small GPT, the text it reads (this repository's documentation), and a training loop."""
+"""What the examples share: a small GPT, the text it reads (Shakespeare, in data/), and a training loop."""
 
 from __future__ import annotations
 
@@ -61,9 +61,8 @@ class GPT(nn.Module):
 
 def read_text() -> Tensor:
     """Bytes, as int64."""
-    docs = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
-    docs = [path for path in docs if path.name != "curves.md"]  # which is made from what was learnt
-    return torch.frombuffer(bytearray(b"".join(path.read_bytes() for path in docs)), dtype=torch.uint8).long()
+    text = (Path(__file__).parents[2] / "data" / "shakespeare.txt").read_bytes()
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
 
 
 class Batches:
@@ -119,7 +118,7 @@ def train(model: nn.Module, options: argparse.Namespace, part: int, parts: int) 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / options.steps)
     first = not dist.is_initialized() or dist.get_rank() == 0
     if options.plan and first:
-        print(optimizer.plan())
+        optimizer.plan()
     batches = Batches(read_text(), part=part, parts=parts)
     for step in range(1, options.steps + 1):
         loss = loss_of(model, batches.next().to(options.device))

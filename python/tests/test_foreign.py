@@ -89,6 +89,12 @@ def test_parameters_are_matched_by_name() -> None:
     assert [group["lr"] for group in ours.param_groups] == [0.5, 0.5]
     assert ours.param_groups[0]["coefficients"] == "jordan"
     assert not {"ns_steps", "adjust_lr_fn"} & set(ours.param_groups[0])
+    with pytest.raises(ValueError, match="'b'.*has a"):
+        muster.torch.import_torch(muster.torch.NorMuon([("a", a)]), theirs.state_dict())
+    checkpoint = theirs.state_dict()
+    checkpoint["param_groups"][0]["adjust_lr_fn"] = "mine"
+    with pytest.raises(ValueError, match="adjust_lr_fn 'mine'"):
+        muster.torch.import_torch(ours, checkpoint)
 
 
 def _dion_groups(weights: list[torch.Tensor]) -> list[dict[str, Any]]:

@@ -67,6 +67,9 @@ def _match(optimizer: NorMuon, state_dicts: tuple[Mapping[str, Any], ...]) -> li
         missing = [name for name in names if name not in by_name]
         if missing:
             raise ValueError(f"checkpoint: it has no parameter '{missing[0]}'; it has {', '.join(map(str, by_name))}")
+        extra = [name for name in by_name if name not in names]
+        if extra:
+            raise ValueError(f"checkpoint: it has a parameter '{extra[0]}', the optimizer has {', '.join(names)}")
         return [by_name[name] for name in names]
     if len(theirs) != len(names):
         raise ValueError(f"checkpoint: it has {len(theirs)} parameters, the optimizer has {len(names)}")
