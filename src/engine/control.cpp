@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -149,6 +151,18 @@ Accord Control::settle(Gradients gradients, const StepOptions& options, int64_t 
   if (options.max_grad_norm > 0) accord.clip = std::min(1.0, options.max_grad_norm / (norm + kernels::kClipEps));
   recorder_.stats.clip = accord.clip;
   return accord;
+}
+
+std::vector<int64_t> Control::kind(const StepOptions& options, int64_t number) const {
+  std::vector<int64_t> out{static_cast<int64_t>(options.non_finite), static_cast<int64_t>(wants_norm(options))};
+  for (const Group& g : groups_) {
+    const auto name = static_cast<int64_t>(std::hash<std::string>{}(g.coefficients.name));
+    out.insert(out.end(),
+               {static_cast<int64_t>(number % std::max<int64_t>(g.every, 1) == 0), static_cast<int64_t>(g.decay),
+                static_cast<int64_t>(g.momentum_form), static_cast<int64_t>(g.nesterov), static_cast<int64_t>(g.scale),
+                name, std::ssize(g.coefficients.steps)});
+  }
+  return out;
 }
 
 std::vector<bool> Control::by_schedule(int64_t number) const {

@@ -47,6 +47,9 @@ class Control {
   void enqueue(const Ballots& ballots, int64_t number, size_t wave, size_t waves, const Executor::Link& link);
   void end_step(int64_t* updates);  // counts who took part, and sends the answers to the host
   void send();
+  // What the calls of a step are like on any rank: one whose own are the same in two kinds of steps must not take one
+  // for the other, since all ranks record a step or none.
+  std::vector<int64_t> kind(const StepOptions& options, int64_t number) const;
   std::vector<bool> by_schedule(int64_t number) const;  // parameters whose turn it is
   bool on_device() const { return stream_ != nullptr; }
   const int32_t* active() const { return active_; }

@@ -81,9 +81,13 @@ void Optimizer::Impl::connect(Communicator& communicator) {
 // steps anew while others replay theirs.
 void Optimizer::Impl::make_room() {
   const std::vector<void*> none(problem_.parameters.size());
-  const StepOptions options;
+  StepOptions options;  // whatever can be asked of a step
+  options.max_grad_norm = 1;
+  options.non_finite = NonFinite::kError;
+  options.parameter_stats = true;
   const engine::Ballots ballots = engine::fill_in(control_->question(1, *communicator_), none, options);
-  const engine::StepInput input{none, 1, 1, control_->active(), control_->clip(), nullptr};
+  std::vector<SumOfSquares> changes(none.size());
+  const engine::StepInput input{none, 1, 1, control_->active(), control_->clip(), &changes};
   const engine::Program& all = program({});
   recorder_.start(0, false);
   kernels_->stream()->make_room([&] {
@@ -186,6 +190,7 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
     do {
       recorder_.restart(number);
       stream.begin_step(record);
+      stream.sign(control_->kind(options, number));
       control_->enqueue(gradients, options, number, ballots, link_);
       const engine::Program& own = program(control_->by_schedule(number));
       executor_->start(own);

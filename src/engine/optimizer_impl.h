@@ -41,7 +41,9 @@ class Optimizer::Impl {
     connect(communicator);
     engine::agree_on_plan(problem_, plan_, options_, memory_, communicator);
     engine::agree_on_replicas(problem_, *holdings_, memory_, *kernels_, communicator);
-    if (kernels_->stream() != nullptr && !overlap_) engine::together(communicator, "make room", [&] { make_room(); });
+    engine::together(communicator, "make room", [&] {
+      if (kernels_->stream() != nullptr && !overlap_) make_room();
+    });
   }
   ~Impl() {
     try {

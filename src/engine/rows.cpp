@@ -12,11 +12,18 @@ void read_weights(kernels::Kernels& kernels, const ParameterMemory& m, const Blo
     const auto* const first = static_cast<const std::byte*>(from) + block.first * width;
     kernels.read(to, first, {block.rows, block.columns * width, block.first_stride * width, block.columns * width});
   };
-  if (m.form == WeightForm::kF32 || m.form == WeightForm::kBf16Master) {
-    fetch(values.data(), m.form == WeightForm::kF32 ? m.weight : m.extra, 4);
+  if (m.form == WeightForm::kF32) return fetch(values.data(), m.weight, 4);
+  std::vector<uint16_t> high(values.size());
+  if (m.form == WeightForm::kBf16Master) {
+    fetch(values.data(), m.extra, 4);
+    fetch(high.data(), m.weight, 2);
+    for (size_t i = 0; i < values.size(); ++i) {  // one that is not its rounding was set, and counts
+      const auto bits = std::bit_cast<uint32_t>(values[i]);
+      const bool rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16 == high[i];
+      if (!rounded) values[i] = std::bit_cast<float>(static_cast<uint32_t>(high[i]) << 16);
+    }
     return;
   }
-  std::vector<uint16_t> high(values.size());
   std::vector<uint16_t> low(values.size());
   fetch(high.data(), m.weight, 2);
   if (m.form == WeightForm::kBf16Mantissa) fetch(low.data(), m.extra, 2);

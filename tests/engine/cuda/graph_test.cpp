@@ -32,6 +32,18 @@ TEST_F(Graph, IsReplayedFromTheThirdStepOn) {
   EXPECT_EQ(replayed(run(t, false)), std::vector<bool>(5, false));
 }
 
+// A rank that has nothing of a group records when those do that have: in steps of another kind, though its calls are
+// alike.
+TEST_F(Graph, IsAnotherOneInStepsOfAnotherKindOnEveryRank) {
+  test::Training t = test::training(test::two_parameters(1));
+  t.options = test::gpu_options();
+  t.options.groups.resize(2);
+  t.options.groups[1].every = 2;
+  t.group = [](size_t) { return 0; };
+  t.steps = 6;
+  EXPECT_EQ(replayed(run(t, true)), (std::vector<bool>{false, false, false, false, true, true}));
+}
+
 // Other ranks would not record anew.
 TEST_F(Graph, IsNotRecordedAnewWhereManyTakePartLater) {
   Problem problem = test::one_parameter({48, 32}, 1, Algorithm::kNorMuon);
