@@ -163,6 +163,47 @@ def _plain_momentum_on_one_rank(rank: int) -> None:
     _loads_on_one_rank(rank, lambda state: {**state, "state": {0: {**state["state"][0], "momentum": torch.ones(6, 4)}}})
 
 
+def _momentum_in_another_layout_on_one_rank(rank: int) -> None:
+    def change(state: dict) -> dict:
+        whole = state["state"][0]["momentum"].redistribute(placements=[Replicate()])
+        return {**state, "state": {0: {**state["state"][0], "momentum": whole}}}
+
+    optimizer = muster.torch.NorMuon([("w", _sharded())])
+    state = optimizer.state_dict()
+    changed = change(state)
+    optimizer.load_state_dict(changed if rank == 1 else state)
+
+
+def _group_without_parameters_on_one_rank(rank: int) -> None:
+    optimizer = muster.torch.NorMuon([("w", _sharded())])
+    more = _sharded()
+    optimizer.add_param_group({"lr": 1.0} if rank == 1 else {"params": [("v", more)]})
+
+
+def _import_torch(rank: int, spoil: Callable[[dict], object]) -> None:
+    theirs = torch.optim.Muon([("w", nn.Parameter(torch.ones(6, 4)))])
+    state = theirs.state_dict()
+    state["state"] = {0: {"momentum_buffer": distribute_tensor(torch.ones(6, 4), _sharded().device_mesh, [Shard(0)])}}
+    if rank == 1:
+        spoil(state)
+    muster.torch.import_torch(muster.torch.Muon([("w", _sharded())]), state)
+
+
+def _checkpoint_of_torch_with_less_on_one_rank(rank: int) -> None:
+    _import_torch(rank, lambda state: state["param_groups"][0].pop("ns_steps"))
+
+
+def _words_from_torch_on_one_rank(rank: int) -> None:
+    _import_torch(rank, lambda state: state["state"][0].update(momentum_buffer="much"))
+
+
+def _no_maximum_on_one_rank(rank: int) -> None:
+    weight = _sharded()
+    optimizer = muster.torch.NorMuon([("w", weight)])
+    weight.grad = torch.ones_like(weight)
+    optimizer.clip_grad_norm(float("nan") if rank == 1 else 1.0)
+
+
 def _not_a_rate_on_one_rank(rank: int) -> None:
     weight = _sharded()
     optimizer = muster.torch.NorMuon([("w", weight)])
@@ -192,7 +233,12 @@ MISUSES: list[tuple[Callable[[int], None], str]] = [
     (_no_state_on_one_rank, "no 'state'"),
     (_other_groups_on_one_rank, "rank 1|number of parameter groups"),
     (_words_for_momentum_on_one_rank, "'w'.*momentum is a str"),
-    (_plain_momentum_on_one_rank, "rank 1 has other DTensors"),
+    (_plain_momentum_on_one_rank, "'w': rank 1 has other DTensors"),
+    (_momentum_in_another_layout_on_one_rank, "'w': rank 1 has other DTensors"),
+    (_group_without_parameters_on_one_rank, "params"),
+    (_checkpoint_of_torch_with_less_on_one_rank, "ns_steps"),
+    (_words_from_torch_on_one_rank, "'w'.*is a str"),
+    (_no_maximum_on_one_rank, "max_norm nan"),
     (_not_a_rate_on_one_rank, "group 0 .of 'w'.*lr nan"),
     (_no_such_wire_on_one_rank, "wire 'f8'"),
     (_unknown_key_in_a_group_added_on_one_rank, "unknown key 'scal'"),

@@ -138,7 +138,9 @@ def together(group: dist.ProcessGroup | None) -> Iterator[None]:
     error: Exception | None = None
     try:
         yield
-    except (ValueError, TypeError) as caught:
+    except KeyError as caught:
+        error = ValueError(f"{caught} is missing")
+    except Exception as caught:
         error = caught
     everybody = gather(group, None if error is None else str(error))
     if error is not None:

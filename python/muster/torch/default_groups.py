@@ -11,7 +11,13 @@ from torch import nn
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "module")
 _HEADS = ("head", "lm_head", "output", "unembed", "classifier")
+
+
+def _own_name(prefix: str) -> str:
+    """The last of its names that is no wrapper's."""
+    return next((name for name in reversed(prefix.split(".")) if name not in _WRAPPERS), "")
 
 
 def param_groups(
@@ -43,7 +49,8 @@ def param_groups(
     """
     tables = [m.weight for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
     embeddings, shapes = {id(table) for table in tables}, {tuple(table.shape) for table in tables}
-    linear = Counter(tuple(m.weight.shape) for m in model.modules() if isinstance(m, nn.Linear))
+    linear = {id(m.weight): tuple(m.weight.shape) for m in model.modules() if isinstance(m, nn.Linear)}
+    number = Counter(linear.values())
     options: dict[str, dict[str, Any]] = {
         "matrices": {},
         "convolutions": {"flatten": True},
@@ -65,7 +72,7 @@ def param_groups(
             name = f"{prefix}.{leaf}" if prefix else leaf
             shape = tuple(parameter.shape)
             head = isinstance(module, nn.Linear) and (
-                prefix.rsplit(".", 1)[-1] in _HEADS or (shape in shapes and linear[shape] == 1)
+                _own_name(prefix) in _HEADS or (shape in shapes and number[shape] == 1)
             )
             if len(shape) < 2 or id(parameter) in embeddings or head:
                 kind = "elementwise"

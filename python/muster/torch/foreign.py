@@ -14,6 +14,7 @@ import torch
 
 from .communicator import together
 from .groups import MATRIX_ALGORITHMS, bare_name
+from .loading import agree_on_entries
 from .state import whole
 
 if TYPE_CHECKING:
@@ -96,11 +97,14 @@ def _load(
     state: Callable[[str, _Theirs, Mapping[str, Any]], Options],
 ) -> None:
     """Makes a state_dict of ours of them, and loads that."""
+    matched: list[_Theirs] = []
     groups: list[Options] = []
     states: Options = {}
     with together(optimizer.process_group):
         matched = _match(optimizer, state_dicts)
         groups = _groups(optimizer, matched, options)
+    entries = {name: theirs.entries for name, theirs in zip(optimizer.names, matched)}
+    agree_on_entries(optimizer.process_group, entries)
     with together(optimizer.process_group):  # where ranks put DTensors together
         for group in groups:
             for i in group["params"]:

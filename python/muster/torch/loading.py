@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from .communicator import gather, raise_first
+from .communicator import gather, together
 from .groups import FIXED
 
 States = dict[str, Mapping[str, Any]]
@@ -35,22 +36,23 @@ def take_over(
 ) -> States:
     """Groups take over what may change from step to step. Raises what any rank found wrong, on all. All together."""
     states: States = {}
-    spread: list[tuple[str, str]] = []
-    error: str | None = None
-    try:
+    with together(process_group):
         states = _by_name(names, state_dict)
-        spread = _check(states)
         _take_over_groups(optimizer, state_dict)
-    except ValueError as caught:
-        error = str(caught)
-    except (TypeError, KeyError, AttributeError) as caught:
-        error = f"state_dict: {type(caught).__name__}: {caught}; was it made by an optimizer?"
-    everybody = gather(process_group, (error, spread))
-    raise_first([theirs for theirs, _ in everybody], error)
-    for rank, (_, theirs) in enumerate(everybody):  # or else they would wait for each other to put them together
-        if theirs != everybody[0][1]:
-            raise ValueError(f"state_dict: ranks disagree: rank {rank} has other DTensors in it than rank 0")
+    agree_on_entries(process_group, states)
     return states
+
+
+def agree_on_entries(process_group: dist.ProcessGroup | None, states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises on all ranks what one has that is no tensor, or DTensors that they could not put together."""
+    spread: list[tuple[Any, ...]] = []
+    with together(process_group):
+        spread = _check(states)
+    everybody = gather(process_group, spread)
+    for rank, theirs in enumerate(everybody):
+        if theirs != everybody[0]:
+            of = next((a or b for a, b in zip_longest(theirs, everybody[0]) if a != b), ("",))[0]
+            raise ValueError(f"state_dict: '{of}': rank {rank} has other DTensors in it than rank 0")
 
 
 def _by_name(names: Sequence[str], state_dict: Mapping[str, Any]) -> States:
@@ -66,15 +68,18 @@ def _by_name(names: Sequence[str], state_dict: Mapping[str, Any]) -> States:
     return {known[key]: entries for key, entries in state_dict["state"].items()}
 
 
-def _check(states: States) -> list[tuple[str, str]]:
-    """Which are DTensors, that all ranks put together."""
-    spread = []
+def _check(states: Mapping[str, Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """Which are DTensors, that all ranks put together, and what they are like."""
+    spread: list[tuple[Any, ...]] = []
     for parameter, entries in states.items():
         for entry, value in entries.items():
             if not isinstance(value, (torch.Tensor, int, float)):
                 raise ValueError(f"state_dict: '{parameter}': {entry} is a {type(value).__name__}, expected a tensor")
+            if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+                raise ValueError(f"state_dict: '{parameter}': {entry} is {value.layout}, expected a dense tensor")
             if isinstance(value, DTensor):
-                spread.append((parameter, entry))
+                ranks = value.device_mesh.mesh.tolist()
+                spread.append((parameter, entry, tuple(value.shape), str(value.dtype), str(value.placements), ranks))
     return spread
 
 
@@ -83,6 +88,8 @@ def _take_over_groups(optimizer: torch.optim.Optimizer, state_dict: Mapping[str,
     # Without the states, which torch would cast to the dtypes of their parameters.
     torch.optim.Optimizer.load_state_dict(optimizer, {"state": {}, "param_groups": state_dict["param_groups"]})
     for group, old in zip(optimizer.param_groups, before):
+        for key in FIXED:
+            group.pop(key, None)
         for key, value in old.items():
             if key in FIXED or key not in group:  # or what another version, or another optimizer, does not know
                 group[key] = value

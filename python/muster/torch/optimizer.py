@@ -161,16 +161,16 @@ class NorMuon(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group; with it a new plan is made, and what there is of state is kept. All ranks together."""
         built = hasattr(self, "_engine")  # torch's constructor adds group after group
-        before = len(self.param_groups)
+        before, declared = len(self.param_groups), dict(self._reader.declared)
         try:
             with together(self._process_group if built else None):
                 check_keys(param_group)
-                mesh, placements = param_group.pop("mesh", None), param_group.pop("placements", None)
+                group = dict(param_group)
+                mesh, placements = group.pop("mesh", None), group.pop("placements", None)
                 if (mesh is None) != (placements is None):
                     raise ValueError("param group: mesh and placements belong together")
-                super().add_param_group(param_group)
-            if mesh is not None:
-                for parameter in self.param_groups[-1]["params"]:
+                super().add_param_group(group)
+                for parameter in self.param_groups[-1]["params"] if mesh is not None else ():
                     self._reader.declared[parameter] = (mesh, tuple(placements))
             if not built:
                 return
@@ -181,6 +181,7 @@ class NorMuon(torch.optim.Optimizer):
             self._build()
         except Exception:
             del self.param_groups[before:]
+            self._reader.declared = declared
             raise
         import_state(self._engine, state)
 
@@ -398,29 +399,28 @@ class NorMuon(torch.optim.Optimizer):
 
     def grad_norm(self) -> float:
         """The norm of all gradients, the same bits for every layout. All ranks together."""
+        return self._norm(None)
+
+    def _norm(self, error: str | None) -> float:
         if self._overlap is not None:
             raise ValueError(CLIPPED)
-        return self._run(self._engine.grad_norm)
+        return self._run(self._engine.grad_norm, error)
 
     @torch.no_grad()
     def clip_grad_norm(self, max_norm: float) -> float:
         """Scales gradients in place to at most this norm over all groups, meshes and ranks; returns what it was."""
-        if not max_norm >= 0:
-            raise ValueError(f"max_norm {max_norm}: expected at least 0")
-        norm = self.grad_norm()
+        norm = self._norm(None if max_norm >= 0 else f"max_norm {max_norm}: expected at least 0")
         scale = min(1.0, max_norm / (norm + 1e-6))
-        mine = [local(p.grad) for p in self._tensors if p.grad is not None]
-        if scale < 1.0 and mine:
+        if scale < 1.0 and (mine := [local(p.grad) for p in self._tensors if p.grad is not None]):
             torch._foreach_mul_(mine, scale)
         return norm
 
-    def _run(self, work: Callable[[list[int]], Result]) -> Result:
+    def _run(self, work: Callable[[list[int]], Result], error: str | None = None) -> Result:
         """Calls the engine with the addresses of this rank's gradients, in the order of the current stream."""
-        error: str | None = None
         addresses: list[int] = []
         try:
             self._prepare()
-            addresses = self._gradients.addresses()
+            addresses = [] if error else self._gradients.addresses()
             if self._overlap is not None:
                 self._overlap.check()
         except (ValueError, TypeError, RuntimeError) as caught:  # out of memory, say
