@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "engine/state.h"
+#include "kernels/bf16.h"
 
 namespace muster::engine {
 
@@ -18,9 +19,7 @@ void read_weights(kernels::Kernels& kernels, const ParameterMemory& m, const Blo
     fetch(values.data(), m.extra, 4);
     fetch(high.data(), m.weight, 2);
     for (size_t i = 0; i < values.size(); ++i) {  // one that is not its rounding was set, and counts
-      const auto bits = std::bit_cast<uint32_t>(values[i]);
-      const bool rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16 == high[i];
-      if (!rounded) values[i] = std::bit_cast<float>(static_cast<uint32_t>(high[i]) << 16);
+      if (kernels::to_bf16(values[i]) != high[i]) values[i] = kernels::from_bf16(high[i]);
     }
     return;
   }

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "kernels/bf16.h"
 #include "muster/error.h"
-#include "run/bf16.h"
 #include "run/hash.h"
 #include "run/rows.h"
 
@@ -23,7 +23,7 @@ using layout::Run;
 constexpr int64_t kWeights = -1;
 constexpr int64_t kRows = -2;  // what the rows of gradients have at every step
 
-float rounded(Dtype dtype, float v) { return dtype == Dtype::kF32 ? v : from_bf16(to_bf16(v)); }
+float rounded(Dtype dtype, float v) { return dtype == Dtype::kF32 ? v : kernels::from_bf16(kernels::to_bf16(v)); }
 
 template <typename Visit>
 void for_each_row(const Partition& partition, int32_t rank, Visit visit) {
@@ -42,7 +42,7 @@ void write_row(Dtype dtype, const Values& values, const Row& row, void* out) {
     for (int64_t i = 0; i < row.count; ++i) to[i] = values.at(row.first + i);
   } else {
     uint16_t* const to = static_cast<uint16_t*>(out) + row.offset;
-    for (int64_t i = 0; i < row.count; ++i) to[i] = to_bf16(values.at(row.first + i));
+    for (int64_t i = 0; i < row.count; ++i) to[i] = kernels::to_bf16(values.at(row.first + i));
   }
 }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/bf16.h"
 #include "layout/partition.h"
-#include "run/bf16.h"
 
 namespace muster::train {
 namespace {
@@ -17,7 +17,7 @@ void widen(const std::byte* from, float* to, int64_t count, Dtype dtype) {
   for (int64_t i = 0; i < count; ++i) {
     uint16_t high = 0;
     std::memcpy(&high, from + 2 * i, 2);
-    to[i] = run::from_bf16(high);
+    to[i] = kernels::from_bf16(high);
   }
 }
 

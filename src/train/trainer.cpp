@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include "engine/recorder.h"
+#include "kernels/bf16.h"
 #include "muster/error.h"
-#include "run/bf16.h"
 
 namespace muster::train {
 namespace {
@@ -76,7 +76,7 @@ void Trainer::fill_shard() {
         put(weights_, static_cast<uint16_t>(bits >> 16));
         put(extra_, static_cast<uint16_t>(bits));
       } else {
-        put(weights_, run::to_bf16(value));
+        put(weights_, kernels::to_bf16(value));
         if (form == WeightForm::kBf16Master) put(extra_, value);
       }
     }

@@ -9,15 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .groups import bare_name
+
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "module")
 _HEADS = ("head", "lm_head", "output", "unembed", "classifier")
-
-
-def _own_name(prefix: str) -> str:
-    """The last of its names that is no wrapper's."""
-    return next((name for name in reversed(prefix.split(".")) if name not in _WRAPPERS), "")
 
 
 def param_groups(
@@ -72,7 +68,8 @@ def param_groups(
             name = f"{prefix}.{leaf}" if prefix else leaf
             shape = tuple(parameter.shape)
             head = isinstance(module, nn.Linear) and (
-                _own_name(prefix) in _HEADS or (shape in shapes and number[shape] == 1)
+                bare_name(f"{prefix}.").rstrip(".").rsplit(".", 1)[-1] in _HEADS
+                or (shape in shapes and number[shape] == 1)
             )
             if len(shape) < 2 or id(parameter) in embeddings or head:
                 kind = "elementwise"

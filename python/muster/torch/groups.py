@@ -81,8 +81,8 @@ def _enum(kind: Any, key: str, value: Any) -> Any:
 
 
 def bare_name(name: str) -> str:
-    """Without what wrappers (torch.compile, DDP) put in front."""
-    return name.replace("_orig_mod.", "").removeprefix("module.")
+    """Without what wrappers (torch.compile, activation checkpointing, DDP) put in front."""
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
 
 
 def check_keys(group: Mapping[str, Any]) -> None:

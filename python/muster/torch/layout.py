@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from .. import _muster
-from .communicator import gather
+from .communicator import gather, raise_first
 
 
 @dataclass(frozen=True)
@@ -205,9 +205,7 @@ def agree(
 ) -> list[TensorLayout]:
     """One list of layouts from what all ranks see, on a kind of device. Raises what any rank found wrong, on all."""
     everybody = gather(group, (layouts, kind, error))
-    for rank, (_, _, theirs) in enumerate(everybody):
-        if theirs is not None:
-            raise ValueError(theirs if theirs == error else f"rank {rank}: {theirs}")
+    raise_first([theirs for _, _, theirs in everybody], error)
     for rank, (theirs, kind, _) in enumerate(everybody):
         if kind != everybody[0][1]:
             raise ValueError(f"ranks disagree: rank 0 is on {everybody[0][1]} and rank {rank} is on {kind}")

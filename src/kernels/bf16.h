@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace muster::run {
+namespace muster::kernels {
 
 inline uint16_t to_bf16(float v) {  // the nearest, ties to even
   const auto bits = std::bit_cast<uint32_t>(v);
@@ -13,4 +13,4 @@ inline uint16_t to_bf16(float v) {  // the nearest, ties to even
 
 inline float from_bf16(uint16_t v) { return std::bit_cast<float>(static_cast<uint32_t>(v) << 16); }
 
-}  // namespace muster::run
+}  // namespace muster::kernels
