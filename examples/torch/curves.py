@@ -104,8 +104,7 @@ def _rank(rank: int, runs: Sequence[Run], folder: str) -> None:
     out = [train(run, rank if run.share else 0, RANKS if run.share else 1, sharded=True)[0] for run in runs]
     if rank == 0:
         Path(folder, "losses.json").write_text(json.dumps(out))
-    dist.barrier()
-    dist.destroy_process_group()
+    gpt.stop()
 
 
 def on_four_ranks(runs: Sequence[Run]) -> list[list[float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,9 +107,16 @@ def start(device: str) -> None:
 
 
 def stop() -> None:
+    """Ends a process that has joined others.
+
+    Here and now: Gloo's threads outlive destroy_process_group where a mesh has their group, and one that drops a tensor
+    while Python ends aborts the process (pytorch #190489).
+    """
     if dist.is_initialized():
         dist.barrier()  # a process that leaves earlier can make another abort
         dist.destroy_process_group()
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def train(model: nn.Module, options: argparse.Namespace, part: int, parts: int) -> None:

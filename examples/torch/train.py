@@ -1,4 +1,4 @@
-"""Trains a small GPT on the bytes of this repository's documentation.
+"""Trains a small GPT on Shakespeare, byte by byte.
 
     python train.py                                             # one process
     torchrun --nproc-per-node 4 train.py --parallel ddp
