@@ -14,6 +14,7 @@ from ranks import run_ranks
 import muster
 from muster.torch import communicator as module
 from muster.torch.communicator import Link, process_group_communicator
+from muster.torch.ranks import Ranks
 
 DEVICE, TIMEOUT = torch.device("cuda:0"), timedelta(seconds=20)
 
@@ -43,34 +44,36 @@ class _Fake:
 
 
 def _share(rank: int, ranks: int) -> None:
-    world = dist.group.WORLD
+    world = Ranks(dist.group.WORLD, TIMEOUT)
+    hasty = Ranks(dist.group.WORLD, timedelta(seconds=2))
     module._muster = _Fake()
     torch.cuda.device = lambda _: contextlib.nullcontext()
-    first = Link(world, DEVICE, TIMEOUT)
+    first = Link(world, DEVICE)
     assert first.name == "nccl"
     # Of another group of the same ranks, which is another object.
-    second = Link(dist.new_group(list(range(ranks))), DEVICE, TIMEOUT)
+    second = Link(Ranks(dist.new_group(list(range(ranks))), TIMEOUT), DEVICE)
     assert second.communicator is first.communicator
     # Not all ranks have it still.
     if rank == 0:
         del first, second
         gc.collect()
-    third = Link(world, DEVICE, TIMEOUT)
+    third = Link(world, DEVICE)
     assert rank == 0 or third.communicator is not second.communicator
     # One that failed, as one rank knows, is not given out again.
-    fourth = Link(world, DEVICE, timedelta(seconds=2))
+    fourth = Link(hasty, DEVICE)
     assert fourth.communicator is not third.communicator, "another timeout"
     if rank == 1:
         fourth.communicator.abort("it is over")
-    fifth = Link(world, DEVICE, timedelta(seconds=2))
+    fifth = Link(hasty, DEVICE)
     assert fifth.communicator is not fourth.communicator
     fifth.communicator.barrier("works")
 
     module._muster = _Fake(works=rank == 0)
+    other = Ranks(dist.group.WORLD, timedelta(seconds=3))
     with pytest.raises(muster.CommError, match="rank 1: no NCCL today"):
-        Link(world, DEVICE, timedelta(seconds=3), "nccl")
+        Link(other, DEVICE, "nccl")
     with pytest.warns(UserWarning, match="rank 1: no NCCL today"):
-        link = Link(world, DEVICE, timedelta(seconds=3))
+        link = Link(other, DEVICE)
     assert link.name == "process_group"
     link.communicator.barrier("works")
 

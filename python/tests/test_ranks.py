@@ -300,5 +300,56 @@ def _state_dict_on_one_rank_only(rank: int, ranks: int) -> None:
         time.sleep(4)
 
 
-def test_a_rank_that_is_not_there_is_an_error_in_time() -> None:
-    run_ranks(2, _state_dict_on_one_rank_only)
+def _hasty() -> dict[str, object]:
+    """Waits 2 seconds for others, on a group that would wait for 8, and that nothing else is done with."""
+    return {"timeout": timedelta(seconds=2), "process_group": dist.new_group(timeout=timedelta(seconds=8))}
+
+
+def _one_rank_alone(rank: int, ranks: int) -> None:
+    parameters, one, another = [("w", _sharded())], _hasty(), _hasty()
+    if rank == 0:
+        with pytest.raises(muster.CommError, match="construction: not all ranks came within [2-7][.]"):
+            muster.torch.NorMuon(parameters, **one)
+        # What is wrong with its own input is what it says.
+        with pytest.raises(ValueError, match="wire 'f8': expected one of"):
+            muster.torch.NorMuon(parameters, wire="f8", **another)
+    else:
+        time.sleep(6)
+
+
+def _load_on_one_rank_only(rank: int, ranks: int) -> None:
+    optimizer = muster.torch.NorMuon([("w", _sharded())], **_hasty())
+    state = optimizer.state_dict()
+    if rank == 0:
+        for _ in range(2):  # the second time at once
+            with pytest.raises(muster.CommError, match="load_state_dict: not all ranks came within [2-7][.]"):
+                optimizer.load_state_dict(state)
+        with pytest.raises(muster.CommError):
+            optimizer.step()
+    else:
+        time.sleep(6)
+
+
+def _at_other_calls(rank: int, ranks: int) -> None:
+    optimizer = muster.torch.NorMuon([("w", _sharded())])
+    state, another = optimizer.state_dict(), ("v", _sharded())
+    with pytest.raises(muster.CommError, match="rank 0 is at load_state_dict and rank 1 at add_param_group"):
+        if rank == 0:
+            optimizer.load_state_dict(state)
+        else:
+            optimizer.add_param_group({"params": [another]})
+
+
+@pytest.mark.parametrize("missing", [_state_dict_on_one_rank_only, _one_rank_alone, _load_on_one_rank_only])
+def test_a_rank_that_is_not_there_is_an_error_in_time(missing: Callable[[int, int], None]) -> None:
+    run_ranks(2, missing)
+
+
+def test_ranks_at_other_calls_are_told_so() -> None:
+    run_ranks(2, _at_other_calls)
+
+
+@pytest.mark.parametrize("timeout", [10, timedelta(0), timedelta(seconds=-1)])
+def test_a_timeout_is_a_time(timeout: object) -> None:
+    with pytest.raises(ValueError, match="timeout .*: expected a timedelta of a millisecond or more"):
+        muster.torch.NorMuon([torch.nn.Parameter(torch.ones(2, 2))], timeout=timeout)

@@ -8,8 +8,7 @@ import threading
 import warnings
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -18,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _muster
+from .ranks import Ranks, moves_host_memory
 
 Message = tuple[int, int, int]  # peer, address, bytes
 
@@ -112,7 +112,7 @@ def process_group_communicator(
     group: dist.ProcessGroup, timeout: timedelta, background: bool = False
 ) -> _muster.Communicator:
     """The ranks of a group that moves host memory; ``background``: for who asks whether something has ended."""
-    if "cpu:" not in dist.get_backend_config(group):
+    if not moves_host_memory(group):
         raise ValueError(
             f"process group {dist.get_backend_config(group)}: it does not move memory of the CPU; "
             'use init_process_group("cpu:gloo,cuda:nccl")'
@@ -121,38 +121,6 @@ def process_group_communicator(
     return _muster.PythonCommunicator(
         dist.get_rank(group), dist.get_world_size(group), timeout.total_seconds(), messages.post
     )
-
-
-def gather(group: dist.ProcessGroup | None, mine: Any) -> list[Any]:
-    """What every rank gives. All ranks together."""
-    if group is None or dist.get_world_size(group) == 1:
-        return [mine]
-    everybody: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everybody, mine, group=group)
-    return everybody
-
-
-@contextmanager
-def together(group: dist.ProcessGroup | None) -> Iterator[None]:
-    """What is raised in it on one rank is raised on all. All ranks together."""
-    error: Exception | None = None
-    try:
-        yield
-    except KeyError as caught:
-        error = ValueError(f"{caught} is missing")
-    except Exception as caught:
-        error = caught
-    everybody = gather(group, None if error is None else str(error))
-    if error is not None:
-        raise error
-    raise_first(everybody, None)
-
-
-def raise_first(everybody: list[str | None], mine: str | None) -> None:
-    """Of what all ranks found wrong, and this one."""
-    for rank, theirs in enumerate(everybody):
-        if theirs is not None:
-            raise ValueError(theirs if theirs == mine else f"rank {rank}: {theirs}")
 
 
 class _Nccl:
@@ -166,50 +134,51 @@ class _Nccl:
         self.communicator = communicator
 
     @classmethod
-    def get(cls, group: dist.ProcessGroup, device: torch.device, timeout: timedelta) -> _Nccl:
+    def get(cls, ranks: Ranks, device: torch.device) -> _Nccl:
         """One that is there, on all ranks, or a new one. All ranks together; raises CommError on all of them."""
-        key = (tuple(dist.get_process_group_ranks(group)), device.index, timeout)
+        assert ranks.group is not None
+        key = (tuple(dist.get_process_group_ranks(ranks.group)), device.index, ranks.timeout)
         known = cls.made.get(key)
         # Garbage is not collected everywhere at once: some ranks may have it still.
-        everybody = gather(group, None if known is None else known.identity)
+        everybody = ranks.gather("NCCL", None if known is None else known.identity)
         shared = known is not None and all(identity == known.identity for identity in everybody)
-        if known is not None and shared and cls._works(group, known):
+        if known is not None and shared and cls._works(ranks, known):
             return known
-        return cls._make(group, device, timeout, key)
+        return cls._make(ranks, device, key)
 
     @staticmethod
-    def _works(group: dist.ProcessGroup, known: _Nccl) -> bool:
+    def _works(ranks: Ranks, known: _Nccl) -> bool:
         error = None
         try:
             known.communicator.barrier("share a communicator")
         except _muster.CommError as caught:
             error = str(caught)
-        return not any(gather(group, error))
+        return not any(ranks.gather("NCCL, shared", error, ranks.timeout))
 
     @classmethod
-    def _make(cls, group: dist.ProcessGroup, device: torch.device, timeout: timedelta, key: Any) -> _Nccl:
-        rank, identity = dist.get_rank(group), b""
+    def _make(cls, ranks: Ranks, device: torch.device, key: Any) -> _Nccl:
+        identity = b""
         made: _Nccl | None = None
         error: str | None = None
         try:
             if not _muster.nccl_available():
                 raise _muster.CommError("libnccl.so.2 is not there, or Muster was built without NCCL")
-            if rank == 0:
+            if ranks.rank == 0:
                 identity = _muster.make_nccl_id()
         except _muster.CommError as caught:
             error = str(caught)
-        offers = gather(group, (identity, error))
+        offers = ranks.gather("NCCL's id", (identity, error))
         _raise_first([theirs for _, theirs in offers])
         identity = offers[0][0]
         try:
             with torch.cuda.device(device):
                 communicator = _muster.make_nccl_communicator(
-                    identity, rank, dist.get_world_size(group), timeout.total_seconds(), device.index
+                    identity, ranks.rank, ranks.size, ranks.timeout.total_seconds(), device.index
                 )
             made = cls(identity, communicator)
         except _muster.CommError as caught:
             error = str(caught)
-        _raise_first(gather(group, error))
+        _raise_first(ranks.gather("NCCL's communicator", error, ranks.timeout))
         assert made is not None
         cls.made[key] = made
         return made
@@ -230,26 +199,25 @@ class Link:
 
     def __init__(
         self,
-        group: dist.ProcessGroup | None,
+        ranks: Ranks,
         device: torch.device,
-        timeout: timedelta,
         backend: str = "auto",
         background: bool = False,
     ) -> None:
         self._nccl: _Nccl | None = None
         self.name = "none"
-        if group is None or dist.get_world_size(group) == 1:
+        if ranks.group is None or ranks.size == 1:
             self.communicator = _muster.single_communicator()
             return
         if device.type == "cuda" and backend != "process_group":
             try:
-                self._nccl = _Nccl.get(group, device, timeout)
+                self._nccl = _Nccl.get(ranks, device)
             except _muster.CommError as error:
-                if backend == "nccl":
+                if backend == "nccl" or ranks.broken is not None:
                     raise
                 warnings.warn(f"muster: messages go through the process group and host memory: {error}", stacklevel=5)
         self.name = "process_group" if self._nccl is None else "nccl"
         if self._nccl is None:
-            self.communicator = process_group_communicator(group, timeout, background)
+            self.communicator = process_group_communicator(ranks.group, ranks.timeout, background)
         else:
             self.communicator = self._nccl.communicator

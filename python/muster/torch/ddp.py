@@ -12,7 +12,7 @@ def ddp_hook(
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
     """DDP's average of a bucket, of which the optimizer hears: ``model.register_comm_hook(optimizer, ddp_hook)``."""
-    group = optimizer._process_group
+    group = optimizer.ranks.group
     averaged = bucket.buffer().div_(dist.get_world_size(group))
     work = dist.all_reduce(averaged, group=group, async_op=True)
     if optimizer._overlap is not None:

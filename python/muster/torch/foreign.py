@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .communicator import together
 from .groups import MATRIX_ALGORITHMS, bare_name
 from .loading import agree_on_entries
 from .state import whole
@@ -100,12 +99,12 @@ def _load(
     matched: list[_Theirs] = []
     groups: list[Options] = []
     states: Options = {}
-    with together(optimizer.process_group):
+    with optimizer.ranks.together("import of a state"):
         matched = _match(optimizer, state_dicts)
         groups = _groups(optimizer, matched, options)
     entries = {name: theirs.entries for name, theirs in zip(optimizer.names, matched)}
-    agree_on_entries(optimizer.process_group, entries)
-    with together(optimizer.process_group):  # where ranks put DTensors together
+    agree_on_entries(optimizer.ranks, entries)
+    with optimizer.ranks.together("entries of an imported state"):  # where ranks put DTensors together
         for group in groups:
             for i in group["params"]:
                 states[i] = state(optimizer.names[i], matched[i], group)

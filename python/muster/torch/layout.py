@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from .. import _muster
-from .communicator import gather, raise_first
+from .ranks import Ranks, raise_first
 
 
 @dataclass(frozen=True)
@@ -201,10 +201,10 @@ class Meshes:
 
 
 def agree(
-    group: dist.ProcessGroup | None, layouts: list[TensorLayout], kind: str | None, error: str | None
+    ranks: Ranks, layouts: list[TensorLayout], kind: str | None, error: str | None
 ) -> list[TensorLayout]:
     """One list of layouts from what all ranks see, on a kind of device. Raises what any rank found wrong, on all."""
-    everybody = gather(group, (layouts, kind, error))
+    everybody = ranks.gather("the parameters", (layouts, kind, error))
     raise_first([theirs for _, _, theirs in everybody], error)
     for rank, (theirs, kind, _) in enumerate(everybody):
         if kind != everybody[0][1]:

@@ -8,11 +8,10 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from .communicator import gather, together
 from .groups import FIXED
+from .ranks import Ranks
 
 States = dict[str, Mapping[str, Any]]
 
@@ -31,24 +30,24 @@ def unless_it_fails(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 def take_over(
     optimizer: torch.optim.Optimizer,
     names: Sequence[str],
-    process_group: dist.ProcessGroup | None,
+    ranks: Ranks,
     state_dict: Mapping[str, Any],
 ) -> States:
     """Groups take over what may change from step to step. Raises what any rank found wrong, on all. All together."""
     states: States = {}
-    with together(process_group):
+    with ranks.together("load_state_dict"):
         states = _by_name(names, state_dict)
         _take_over_groups(optimizer, state_dict)
-    agree_on_entries(process_group, states)
+    agree_on_entries(ranks, states)
     return states
 
 
-def agree_on_entries(process_group: dist.ProcessGroup | None, states: Mapping[str, Mapping[str, Any]]) -> None:
+def agree_on_entries(ranks: Ranks, states: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises on all ranks what one has that is no tensor, or DTensors that they could not put together."""
     spread: list[tuple[Any, ...]] = []
-    with together(process_group):
+    with ranks.together("entries of a state_dict"):
         spread = _check(states)
-    everybody = gather(process_group, spread)
+    everybody = ranks.gather("DTensors of a state_dict", spread)
     for rank, theirs in enumerate(everybody):
         if theirs != everybody[0]:
             of = next((a or b for a, b in zip_longest(theirs, everybody[0]) if a != b), ("",))[0]

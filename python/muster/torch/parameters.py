@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from .. import _muster
 from .layout import TensorLayout, local, local_shape, read_layout
+from .ranks import Ranks
 
 DTYPES = {torch.float32: _muster.Dtype.f32, torch.bfloat16: _muster.Dtype.bf16}
 HOW_TO_DECLARE = (
@@ -21,9 +21,8 @@ HOW_TO_DECLARE = (
 class Reader:
     """Checks parameters and reads their layouts."""
 
-    def __init__(self, process_group: dist.ProcessGroup | None, rank: int) -> None:
-        self._process_group = process_group
-        self._rank = rank
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
         self.declared: dict[torch.Tensor, Any] = {}  # (mesh, placements) of plain tensors
         self.device: torch.device | None = None  # of all of them
 
@@ -37,15 +36,15 @@ class Reader:
             raise ValueError(
                 f"parameter '{name}': not contiguous, strides {mine.stride()} of shape {tuple(mine.shape)}"
             )
-        layout = read_layout(name, tensor, self._process_group, self.declared.get(tensor))
+        layout = read_layout(name, tensor, self._ranks.group, self.declared.get(tensor))
         if isinstance(tensor, DTensor):
-            expected = local_shape(layout, self._rank)
+            expected = local_shape(layout, self._ranks.rank)
             elements = 1
             for size in expected:
                 elements *= size
             if mine.numel() != elements or (elements and tuple(mine.shape) != expected):
                 raise ValueError(
-                    f"parameter '{name}': rank {self._rank} has {tuple(mine.shape)} of it, where "
+                    f"parameter '{name}': rank {self._ranks.rank} has {tuple(mine.shape)} of it, where "
                     f"{tensor.placements} of {tuple(tensor.shape)} says {expected}"
                 )
         return layout
