@@ -2,7 +2,9 @@
 #include "muster/communicator.h"
 
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
@@ -126,6 +128,23 @@ class PythonCommunicator final : public comm::Collectives {
   std::shared_ptr<Fate> fate_ = std::make_shared<Fate>();
 };
 
+// What every rank gives, of any size.
+std::vector<std::string> gather(Communicator& communicator, std::string_view mine, std::string_view label) {
+  const auto bytes = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> sizes(static_cast<size_t>(communicator.size()));
+  communicator.all_gather(&bytes, sizes.data(), sizeof bytes, label)->wait();
+  std::vector<std::string> all(sizes.size());
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int32_t r = 0; r < communicator.size(); ++r) {
+    all[r].resize(static_cast<size_t>(sizes[r]));
+    sends.push_back({r, mine.data(), bytes});
+    receives.push_back({r, all[r].data(), sizes[r]});
+  }
+  communicator.exchange(sends, receives, label)->wait();
+  return all;
+}
+
 }  // namespace
 
 void bind_communicator(nb::module_& module) {
@@ -135,6 +154,19 @@ void bind_communicator(nb::module_& module) {
       .def(
           "barrier", [](Communicator& communicator, std::string_view label) { communicator.barrier(label)->wait(); },
           "label"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "gather",
+          [](Communicator& communicator, const nb::bytes& mine, std::string_view label) {
+            std::vector<std::string> all;
+            {
+              const nb::gil_scoped_release no_gil;
+              all = gather(communicator, {mine.c_str(), mine.size()}, label);
+            }
+            std::vector<nb::bytes> out;
+            for (const std::string& theirs : all) out.emplace_back(theirs.data(), theirs.size());
+            return out;
+          },
+          "mine"_a, "label"_a, "What every rank gives, of any size.")
       .def("abort", &Communicator::abort, "reason"_a);
   nb::class_<PythonCommunicator, Communicator>(module, "PythonCommunicator")
       .def(nb::init<int32_t, int32_t, double, nb::callable>(), "rank"_a, "size"_a, "timeout"_a, "post"_a,

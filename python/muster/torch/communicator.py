@@ -10,14 +10,16 @@ import weakref
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 import torch.distributed as dist
 
 from .. import _muster
-from .ranks import Ranks, moves_host_memory
+
+if TYPE_CHECKING:
+    from .ranks import Ranks
 
 Message = tuple[int, int, int]  # peer, address, bytes
 
@@ -71,12 +73,12 @@ def _wait_for_all(waiting: queue.SimpleQueue[_Awaited | None]) -> None:
         del awaited  # the memory of its messages
 
 
-class _Messages:
+class Messages:
     """Starts messages on a process group; the engine calls ``post``, alike on every rank."""
 
     made: ClassVar[WeakKeyDictionary[dist.ProcessGroup, int]] = WeakKeyDictionary()
 
-    def __init__(self, group: dist.ProcessGroup, timeout: timedelta, background: bool) -> None:
+    def __init__(self, group: dist.ProcessGroup, timeout: timedelta, background: bool = False) -> None:
         self.group = group
         self._waiting = _Waiting() if background else None
         self.timeout = timeout
@@ -102,10 +104,18 @@ class _Messages:
 
         return wait if self._waiting is None else self._waiting.add(wait)
 
+    def communicator(self) -> _muster.Communicator:
+        rank, ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
+        return _muster.PythonCommunicator(rank, ranks, self.timeout.total_seconds(), self.post)
+
     def _tag(self, name: str, size: int) -> int:
         # Ranks that disagree then wait for messages that never come, until the timeout. Gloo would end the process of a
         # rank that receives more bytes than it expects.
         return zlib.crc32(f"{self.number} {self.posted} {size} {name}".encode()) & 0x7FFFFFFF
+
+
+def moves_host_memory(group: dist.ProcessGroup) -> bool:
+    return "cpu:" in dist.get_backend_config(group)
 
 
 def process_group_communicator(
@@ -117,10 +127,7 @@ def process_group_communicator(
             f"process group {dist.get_backend_config(group)}: it does not move memory of the CPU; "
             'use init_process_group("cpu:gloo,cuda:nccl")'
         )
-    messages = _Messages(group, timeout, background)
-    return _muster.PythonCommunicator(
-        dist.get_rank(group), dist.get_world_size(group), timeout.total_seconds(), messages.post
-    )
+    return Messages(group, timeout, background).communicator()
 
 
 class _Nccl:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -44,14 +45,29 @@ def take_over(
 
 def agree_on_entries(ranks: Ranks, states: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises on all ranks what one has that is no tensor, or DTensors that they could not put together."""
-    spread: list[tuple[Any, ...]] = []
+    spread: list[_Spread] = []
     with ranks.together("entries of a state_dict"):
         spread = _check(states)
     everybody = ranks.gather("DTensors of a state_dict", spread)
-    for rank, theirs in enumerate(everybody):
-        if theirs != everybody[0]:
-            of = next((a or b for a, b in zip_longest(theirs, everybody[0]) if a != b), ("",))[0]
-            raise ValueError(f"state_dict: '{of}': rank {rank} has other DTensors in it than rank 0")
+    for views in zip_longest(*everybody):
+        first = views[0]
+        for rank, view in enumerate(views):
+            if first is None or view is None or replace(view, mesh=first.mesh) != first:
+                of = (first or view).of
+                raise ValueError(f"state_dict: '{of}': rank {rank} has other DTensors in it than rank 0")
+        meshes = {view.mesh for view in views}  # one, or slices of one that each rank sees its own of
+        if sum(len(mesh) for mesh in meshes) != len(set().union(*meshes)):
+            raise ValueError(f"state_dict: '{first.of}': ranks have its {first.entry} on meshes that overlap: {meshes}")
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """A DTensor, which the ranks of its mesh put together."""
+
+    of: str
+    entry: str
+    like: tuple[Any, ...]
+    mesh: tuple[int, ...]  # ranks
 
 
 def _by_name(names: Sequence[str], state_dict: Mapping[str, Any]) -> States:
@@ -67,9 +83,9 @@ def _by_name(names: Sequence[str], state_dict: Mapping[str, Any]) -> States:
     return {known[key]: entries for key, entries in state_dict["state"].items()}
 
 
-def _check(states: Mapping[str, Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+def _check(states: Mapping[str, Mapping[str, Any]]) -> list[_Spread]:
     """Which are DTensors, that all ranks put together, and what they are like."""
-    spread: list[tuple[Any, ...]] = []
+    spread: list[_Spread] = []
     for parameter, entries in states.items():
         for entry, value in entries.items():
             if not isinstance(value, (torch.Tensor, int, float)):
@@ -77,8 +93,9 @@ def _check(states: Mapping[str, Mapping[str, Any]]) -> list[tuple[Any, ...]]:
             if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
                 raise ValueError(f"state_dict: '{parameter}': {entry} is {value.layout}, expected a dense tensor")
             if isinstance(value, DTensor):
-                ranks = value.device_mesh.mesh.tolist()
-                spread.append((parameter, entry, tuple(value.shape), str(value.dtype), str(value.placements), ranks))
+                mesh = value.device_mesh.mesh
+                like = (tuple(value.shape), str(value.dtype), str(value.placements), tuple(mesh.shape))
+                spread.append(_Spread(parameter, entry, like, tuple(mesh.flatten().tolist())))
     return spread
 
 

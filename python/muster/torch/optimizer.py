@@ -24,7 +24,7 @@ from .loading import take_over, unless_it_fails
 from .overlap import CLIPPED, SCALED, SCREENED, Overlap, check_device, final_in_hooks
 from .parameters import DTYPES, HOW_TO_DECLARE, Reader, extra_memory
 from .plan import Plan
-from .ranks import Ranks, raise_first
+from .ranks import Ranks, check_timeout
 from .state import check_overlap, export_state, import_state
 
 if TYPE_CHECKING:
@@ -107,12 +107,13 @@ class NorMuon(torch.optim.Optimizer):
     ) -> None:
         if process_group is None and dist.is_available() and dist.is_initialized():
             process_group = dist.group.WORLD
-        self._ranks = Ranks(process_group, timeout)
+        self.ranks = Ranks(process_group, timeout)
         self._link: Link | None = None
         self._backend = communicator
-        self._reader = Reader(self._ranks)
+        self._reader = Reader(self.ranks)
         self._cuda = False
-        with self._ranks.together("construction"):
+        with self.ranks.together("construction"):
+            check_timeout(timeout)
             for key, value, known in (
                 ("wire", wire, ("bf16", "f32")),
                 ("momentum_dtype", momentum_dtype, ("bf16", "f32")),
@@ -163,7 +164,7 @@ class NorMuon(torch.optim.Optimizer):
         built = hasattr(self, "_engine")  # torch's constructor adds group after group
         before, declared = len(self.param_groups), dict(self._reader.declared)
         try:
-            with self._ranks.together("add_param_group") if built else nullcontext():
+            with self.ranks.together("add_param_group") if built else nullcontext():
                 check_keys(param_group)
                 group = dict(param_group)
                 mesh, placements = group.pop("mesh", None), group.pop("placements", None)
@@ -207,12 +208,12 @@ class NorMuon(torch.optim.Optimizer):
             error = str(caught)
         meshes = Meshes()
         kind = None if self._reader.device is None else self._reader.device.type
-        for parameter, layout in zip(parameters, agree(self._ranks, layouts, kind, error)):
+        for parameter, layout in zip(parameters, agree(self.ranks, layouts, kind, error)):
             parameter.layout = meshes.layout(layout)
         link = self._connect()
 
         problem = _muster.Problem()
-        problem.model, problem.ranks = "torch", self._ranks.size
+        problem.model, problem.ranks = "torch", self.ranks.size
         problem.meshes, problem.parameters = meshes.meshes, parameters
         problem.wire, problem.grad_sync = self._wire, self._grad_sync
         forms = [_muster.WeightForm.f32 if p.dtype == torch.float32 else self._bf16_form for p in tensors]
@@ -235,7 +236,7 @@ class NorMuon(torch.optim.Optimizer):
         self._engine_groups = [self._engine.group(g) for g in range(len(self.param_groups))]
         self._filled: list[tuple[Any, ...] | None] = [None] * len(self.param_groups)
         if self._overlap is not None and self._overlap.order is None:
-            declared, ranks = self._reader.declared, self._ranks.size
+            declared, ranks = self._reader.declared, self.ranks.size
             final = [self._grad_sync or final_in_hooks(p, declared.get(p), ranks) for p in tensors]
             self._overlap.watch(names, tensors, final)
 
@@ -256,9 +257,9 @@ class NorMuon(torch.optim.Optimizer):
             raise ValueError(f"param group {index}{of}: {bad}") from None
 
     @property
-    def ranks(self) -> Ranks:
-        """Those that share the parameters."""
-        return self._ranks
+    def process_group(self) -> dist.ProcessGroup | None:
+        """Whose ranks share the parameters; None: this process alone."""
+        return self.ranks.group
 
     @property
     def names(self) -> list[str]:
@@ -278,7 +279,7 @@ class NorMuon(torch.optim.Optimizer):
         if self._link is not None:
             return self._link
         device = self._reader.device or torch.device("cpu")
-        self._link = Link(self._ranks, device, self._backend, self._overlap is not None)
+        self._link = Link(self.ranks, device, self._backend, self._overlap is not None)
         self._cuda = device.type == "cuda"
         self._device_index = device.index
         if self._cuda:
@@ -331,7 +332,7 @@ class NorMuon(torch.optim.Optimizer):
             self.found_inf = None
             overlap.error = overlap.error or SCALED
         if overlap.order is None:
-            everybody = self._ranks.gather("the first step", (overlap.reached(), overlap.error))
+            everybody = self.ranks.gather("the first step", (overlap.reached(), overlap.error))
             if everybody[0][0] and not any(error for _, error in everybody):
                 self._plan_in(overlap, everybody[0][0])
         try:
@@ -430,11 +431,11 @@ class NorMuon(torch.optim.Optimizer):
         try:
             # The engine refuses a list that is too short, on every rank: nobody waits for this one.
             return work(addresses)
-        except ValueError:
-            # On a device the others hear of it later, one by one.
-            everybody = [error] if self._cuda else self._ranks.gather("a refused step", error)
-            raise_first(everybody, error)
-            raise
+        except ValueError as refused:
+            found = ValueError(error) if error else None
+            if not self._cuda:  # there others hear of it later, one by one
+                self.ranks.raise_any("a refused step", found)
+            raise (found or refused) from None
 
     # State.
 
@@ -455,7 +456,7 @@ class NorMuon(torch.optim.Optimizer):
         ``muster.torch.import_torch`` and ``import_dion`` go on from what other optimizers saved.
         """
         with unless_it_fails(self):
-            given = take_over(self, self._names, self._ranks, state_dict)
+            given = take_over(self, self._names, self.ranks, state_dict)
             self._mark_state()
             import_state(self._engine, given)
         self._take_up_state()
@@ -484,7 +485,7 @@ class NorMuon(torch.optim.Optimizer):
     def plan(self, *, verbose: bool = True) -> Plan:
         """Who orthogonalizes what, and what moves: prints it as a table on rank 0, and returns it as a dict."""
         plan = Plan(json.loads(self._engine.plan_json()), self._engine.plan_text())
-        if verbose and self._ranks.rank == 0:
+        if verbose and self.ranks.rank == 0:
             print(plan)
         return plan
 

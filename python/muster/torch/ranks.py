@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import pickle
 import time
 from collections.abc import Iterator
@@ -10,26 +9,32 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from .. import _muster
+from .communicator import Messages, moves_host_memory
 
 
-def moves_host_memory(group: dist.ProcessGroup) -> bool:
-    return "cpu:" in dist.get_backend_config(group)
+_ELSE = timedelta(minutes=10)
+
+
+def _is_time(timeout: object) -> bool:
+    return isinstance(timeout, timedelta) and timeout >= timedelta(milliseconds=1)
 
 
 class Ranks:
     """The ranks of a process group, or one alone, and how long each of them waits for the others."""
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: timedelta) -> None:
-        if not isinstance(timeout, timedelta) or timeout < timedelta(milliseconds=1):
-            raise ValueError(f"timeout {timeout!r}: expected a timedelta of a millisecond or more")
-        self.group, self.timeout = group, timeout
+        self.group = group
+        self.timeout = timeout if _is_time(timeout) else _ELSE  # whoever is given another tells the others
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
         self.broken: str | None = None  # why they cannot talk any more
+        self._messages: Messages | None = None
+        if group is not None and self.size > 1 and moves_host_memory(group):
+            self._messages = Messages(group, self.timeout)
+            self._communicator = self._messages.communicator()
 
     def gather(self, what: str, mine: Any, later: timedelta = timedelta(0)) -> list[Any]:
         """What every rank gives, to the same end. All ranks together, some later than others by as much as that.
@@ -39,33 +44,31 @@ class Ranks:
         if self.size == 1:
             return [mine]
         if self.broken is not None:
-            raise _muster.CommError(self.broken)
-        begin, patience = time.monotonic(), self.timeout + later
+            raise _muster.CommError(f"{what}: earlier, {self.broken}")
+        begin = time.monotonic()
         try:
-            everybody = [pickle.loads(given) for given in self._gather_bytes(pickle.dumps((what, mine)), patience)]
-        except RuntimeError as error:  # of a rank that is gone or late
-            waited, reason = time.monotonic() - begin, str(error).splitlines()[0]
-            self.broken = f"{what}: not all ranks came within {waited:.1f} s: {reason}"
+            everybody = self._gather((what, mine), later)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            self.broken = f"{what}: after {time.monotonic() - begin:.1f} s of waiting for all ranks: {reason}"
             raise _muster.CommError(self.broken) from None
         for rank, (theirs, _) in enumerate(everybody):
             if theirs != everybody[0][0]:
                 raise _muster.CommError(f"ranks disagree: rank 0 is at {everybody[0][0]} and rank {rank} at {theirs}")
         return [given for _, given in everybody]
 
-    def _gather_bytes(self, mine: bytes, patience: timedelta) -> list[bytes]:
-        assert self.group is not None
-        device = torch.device("cpu" if moves_host_memory(self.group) else "cuda")
-        sizes = [int(size) for size in self._gather_tensors(torch.tensor([len(mine)], device=device), patience)]
-        padded = torch.frombuffer(bytearray(mine.ljust(max(sizes), b"\0")), dtype=torch.uint8)
-        everybody = [theirs.cpu() for theirs in self._gather_tensors(padded.to(device), patience)]
-        return [ctypes.string_at(theirs.data_ptr(), size) for theirs, size in zip(everybody, sizes)]
-
-    def _gather_tensors(self, mine: torch.Tensor, patience: timedelta) -> list[torch.Tensor]:
-        everybody = [torch.empty_like(mine) for _ in range(self.size)]
-        work = dist.all_gather(everybody, mine, group=self.group, async_op=True)
-        assert work is not None  # only of ranks outside the group
-        work.wait(patience)
-        return everybody
+    def _gather(self, mine: Any, later: timedelta) -> list[Any]:
+        if self._messages is None:  # by the process group's own timeout
+            everybody: list[Any] = [None] * self.size
+            dist.all_gather_object(everybody, mine, group=self.group)
+            return everybody
+        # Not by torch's collectives: one that is given up stays under way, and a process cannot end before its group's
+        # timeout; and another that is under way could be taken for it.
+        self._messages.timeout = self.timeout + later
+        try:
+            return [pickle.loads(theirs) for theirs in self._communicator.gather(pickle.dumps(mine), "ranks")]
+        finally:
+            self._messages.timeout = self.timeout
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
@@ -77,13 +80,18 @@ class Ranks:
             error = ValueError(f"{caught} is missing")
         except Exception as caught:
             error = caught
+        self.raise_any(what, error)
+
+    def raise_any(self, what: str, mine: Exception | None) -> None:
+        """Raises what any rank found wrong, on all of them; its own, if this one did. All ranks together."""
+        everybody: list[str | None] = []
         try:
-            everybody = self.gather(what, None if error is None else str(error))
+            everybody = self.gather(what, None if mine is None else str(mine))
         except _muster.CommError:
-            if error is None:
+            if mine is None:
                 raise
-        if error is not None:
-            raise error
+        if mine is not None:
+            raise mine from None
         raise_first(everybody, None)
 
 
@@ -92,3 +100,8 @@ def raise_first(everybody: list[str | None], mine: str | None) -> None:
     for rank, theirs in enumerate(everybody):
         if theirs is not None:
             raise ValueError(theirs if theirs == mine else f"rank {rank}: {theirs}") from None
+
+
+def check_timeout(timeout: object) -> None:
+    if not _is_time(timeout):
+        raise ValueError(f"timeout {timeout!r}: expected a timedelta of a millisecond or more")
