@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <utility>
 
@@ -154,13 +153,13 @@ Accord Control::settle(Gradients gradients, const StepOptions& options, int64_t 
 }
 
 std::vector<int64_t> Control::kind(const StepOptions& options, int64_t number) const {
-  std::vector<int64_t> out{static_cast<int64_t>(options.non_finite), static_cast<int64_t>(wants_norm(options))};
+  const bool skips = options.non_finite == NonFinite::kSkipStep;  // by the calls of kError
+  std::vector<int64_t> out{static_cast<int64_t>(skips ? NonFinite::kError : options.non_finite),
+                           static_cast<int64_t>(wants_norm(options)), static_cast<int64_t>(options.parameter_stats)};
   for (const Group& g : groups_) {
-    const auto name = static_cast<int64_t>(std::hash<std::string>{}(g.coefficients.name));
-    out.insert(out.end(),
-               {static_cast<int64_t>(number % std::max<int64_t>(g.every, 1) == 0), static_cast<int64_t>(g.decay),
-                static_cast<int64_t>(g.momentum_form), static_cast<int64_t>(g.nesterov), static_cast<int64_t>(g.scale),
-                name, std::ssize(g.coefficients.steps)});
+    out.insert(out.end(), {static_cast<int64_t>(number % std::max<int64_t>(g.every, 1) == 0),
+                           static_cast<int64_t>(g.decay), static_cast<int64_t>(g.momentum_form),
+                           static_cast<int64_t>(g.nesterov), stream_->kind_of(g.coefficients)});
   }
   return out;
 }

@@ -1,5 +1,6 @@
 #include "engine/group.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -47,6 +48,17 @@ void validate(const Group& group) {
 }
 
 namespace engine {
+
+bool all_valid(const std::vector<Group>& groups) {
+  return std::ranges::all_of(groups, [](const Group& group) {
+    try {
+      validate(group);
+    } catch (const InvalidArgument&) {
+      return false;
+    }
+    return true;
+  });
+}
 
 uint64_t fingerprint(const Group& group) {
   plan::Hash print;

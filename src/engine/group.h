@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "muster/group.h"
 
 namespace muster::engine {
 
+bool all_valid(const std::vector<Group>& groups);
 // Equal for groups that do the same.
 uint64_t fingerprint(const Group& group);
 // Equal for groups that do the same at other rates (kernels::Rates).

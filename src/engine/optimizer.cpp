@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "backends.h"
+#include "engine/group.h"
 #include "engine/lent.h"
 #include "engine/optimizer_impl.h"
 
@@ -85,13 +86,14 @@ void Optimizer::Impl::make_room() {
   options.max_grad_norm = 1;
   options.non_finite = NonFinite::kError;
   options.parameter_stats = true;
-  const engine::Ballots ballots = engine::fill_in(control_->question(1, *communicator_), none, options);
+  constexpr int64_t kEverybody = 0;  // the turn of all groups
+  const engine::Ballots ballots = engine::fill_in(control_->question(kEverybody, *communicator_), none, options);
   std::vector<SumOfSquares> changes(none.size());
   const engine::StepInput input{none, 1, 1, control_->active(), control_->clip(), &changes};
   const engine::Program& all = program({});
   recorder_.start(0, false);
   kernels_->stream()->make_room([&] {
-    control_->enqueue(none, options, 1, ballots, link_);
+    control_->enqueue(none, options, kEverybody, ballots, link_);
     executor_->start(all);
     executor_->run(all, input, link_);
     control_->end_step(state_->updates());
@@ -164,6 +166,11 @@ const StepStats& Optimizer::Impl::step_on_host(std::span<void* const> gradients,
 const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradients, const StepOptions& options) {
   kernels::Stream& stream = *kernels_->stream();
   settle(kernels::Stream::kStepsInFlight - 1);
+  if (stream.step() + 1 >= record_anew_) {
+    settle(0);
+    stream.forget();
+    record_anew_ = kNever;
+  }
   const int64_t number = state_->steps + 1;
   const std::string what = fmt::format("step {}", number);
   const size_t parameters = problem_.parameters.size();
@@ -177,10 +184,10 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
   if (refuses) gradients = none;  // the others wait for this rank's word, and then change nothing
   // And by what all of them had agreed upon: the shape of a step must not depend on what one of them refuses.
   std::optional<engine::Lent<std::vector<Group>>> lent;
-  if (refuses) {
-    lent.emplace(options_.groups, agreed_);
-  } else {
+  if (engine::all_valid(options_.groups)) {
     agreed_ = options_.groups;
+  } else {
+    lent.emplace(options_.groups, agreed_);
   }
   std::vector<SumOfSquares> changes(options.parameter_stats ? parameters : 0);
   or_break(what, [&] {
@@ -236,6 +243,8 @@ bool Optimizer::Impl::settle(size_t under_way) {
       why = error.what();
     }
     refused = !why.empty();
+    // Ranks that disagreed may have recorded different steps. By then all of them know.
+    if (refused && ranks_ > 1) record_anew_ = step.stream_step + kernels::Stream::kStepsInFlight;
     if (refused && engine::Control::begun(sent)) {  // some waves were made, and some were not
       why = fmt::format("{} broke off: {}", what, why);
       give_up(why);
@@ -268,7 +277,7 @@ double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_
   const engine::Ballots ballots = engine::fill_in(control_->question(number, *communicator_), gradients, options);
   const std::vector<void*> none(problem_.parameters.size());
   std::optional<engine::Lent<std::vector<Group>>> lent;
-  if (!ballots.refusal.empty()) lent.emplace(options_.groups, agreed_);
+  if (!engine::all_valid(options_.groups)) lent.emplace(options_.groups, agreed_);
   or_break(what, [&] {
     do {
       stream.begin_step(false);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -146,7 +147,6 @@ class Optimizer::Impl {
   // was. One that began early and then was refused breaks off.
   bool settle(size_t under_way);
   const engine::Program& program(const std::vector<bool>& active);
-  engine::StateSlice find_state(const std::string& name);
 
   Communicator* communicator_ = nullptr;
   const int32_t rank_;
@@ -160,7 +160,7 @@ class Optimizer::Impl {
   std::optional<engine::Control> control_;
   std::optional<engine::Overlap> overlap_;
   std::string broken_;         // why no further step is possible
-  std::vector<Group> agreed_;  // the last that this rank did not refuse; those of a step in waves on a device
+  std::vector<Group> agreed_;  // the last that were valid; those of a step in waves on a device
 
   // Steps that a device has been given and whose outcome nobody has looked at.
   struct UnderWay {
@@ -171,6 +171,8 @@ class Optimizer::Impl {
   };
   std::deque<UnderWay> under_way_;
   std::string refused_;  // what nobody has been told yet
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  int64_t record_anew_ = kNever;  // from this step of the stream on, whatever was recorded
   std::optional<engine::HostBridge> bridge_;
   engine::Executor::Link link_;
 };

@@ -54,19 +54,13 @@ void Optimizer::Impl::move(int32_t parameter, void* weight, void* extra) {
   memory_[parameter] = moved[parameter];  // in place: others look at it
 }
 
-engine::StateSlice Optimizer::Impl::find_state(const std::string& name) {
-  for (engine::StateSlice& slice : state_->slices()) {
-    if (slice.info.name == name) return std::move(slice);
-  }
-  throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", name));
-}
-
 StateTensor Optimizer::Impl::export_state(const std::string& name) {
   require_whole();
   require_no_step();
   settle_all();
-  const engine::StateSlice slice = find_state(name);
-  return or_break("export of state", [&] { return engine::gather(slice, *communicator_); });
+  const std::optional<engine::StateSlice> slice = state_->slice(name);
+  if (!slice) throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", name));
+  return or_break("export of state", [&] { return engine::gather(*slice, *communicator_); });
 }
 
 void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {

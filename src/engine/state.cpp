@@ -1,5 +1,7 @@
 #include "engine/state.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "muster/error.h"
@@ -52,6 +54,9 @@ State::State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, Dtype
       memory_(memory),
       kernels_(kernels) {
   const size_t parameters = catalog.problem().parameters.size();
+  for (size_t p = 0; p < parameters; ++p) {
+    numbers_.emplace(catalog.problem().parameters[p].name, static_cast<int32_t>(p));
+  }
   for (Pieces* pieces : {&momentum_pieces_, &variance_pieces_, &first_pieces_, &second_pieces_, &extra_pieces_}) {
     pieces->resize(parameters);
   }
@@ -150,11 +155,27 @@ std::vector<Block> State::shard(int32_t parameter) const {
 
 std::vector<StateSlice> State::slices() {
   std::vector<StateSlice> out;
-  const auto add = [&](int32_t p, std::string_view suffix, StateType type, Shape shape) -> StateSlice& {
-    const std::string& name = catalog_.problem().parameters[p].name;
-    return out.emplace_back(StateSlice{{fmt::format("{}:{}", name, suffix), type, std::move(shape)}, {}});
-  };
+  for (int32_t p = 0; p < static_cast<int32_t>(memory_.size()); ++p) add_slices(p, out);
+  add_slices(kOptimizer, out);
+  return out;
+}
+
+std::optional<StateSlice> State::slice(const std::string& name) {
+  const std::string parameter = name.substr(0, std::min(name.rfind(':'), name.size()));
+  const auto found = numbers_.find(parameter);
+  if (found == numbers_.end() && !parameter.empty()) return std::nullopt;
+  std::vector<StateSlice> some;
+  add_slices(parameter.empty() ? kOptimizer : found->second, some);
+  const auto it = std::ranges::find(some, name, [](const StateSlice& slice) { return slice.info.name; });
+  return it == some.end() ? std::nullopt : std::optional(std::move(*it));
+}
+
+void State::add_slices(int32_t p, std::vector<StateSlice>& out) {
   kernels::Kernels* const device = kernels_.stream() != nullptr ? &kernels_ : nullptr;
+  const auto add = [&](std::string_view suffix, StateType type, Shape shape) -> StateSlice& {
+    const std::string_view of = p == kOptimizer ? "" : std::string_view(catalog_.problem().parameters[p].name);
+    return out.emplace_back(StateSlice{{fmt::format("{}:{}", of, suffix), type, std::move(shape)}, {}});
+  };
   const auto fill = [&](StateSlice& slice, void* store, const std::vector<Piece>& pieces) {
     const int64_t width = byte_size(slice.info.type);
     for (const Piece& piece : pieces) {
@@ -165,37 +186,37 @@ std::vector<StateSlice> State::slices() {
   const auto count = [&](StateSlice& slice, int64_t* value, kernels::Kernels* where) {
     slice.pieces.push_back({1, 1, 0, 1, reinterpret_cast<std::byte*>(value), 1, rank_ == 0, where});
   };
-  for (int32_t p = 0; p < static_cast<int32_t>(memory_.size()); ++p) {
-    const Parameter& parameter = catalog_.problem().parameters[p];
-    const ParameterMemory& memory = memory_[p];
-    std::vector<Piece> held;
-    for (const Block& block : shard(p)) held.push_back({block, block.first, block.first_stride, stands_for(p)});
-    fill(add(p, "weight", state_type(parameter.dtype), parameter.shape), memory.weight, held);
-    if (extra_bytes(memory.form) > 0) {
-      const bool master = memory.form == WeightForm::kBf16Master;
-      StateSlice& slice =
-          add(p, master ? "master" : "mantissa", master ? StateType::kF32 : StateType::kU16, parameter.shape);
-      // Every holder takes what is loaded; whoever updates stands for it.
-      for (Piece& piece : held) piece.counts = false;
-      fill(slice, memory.extra, held);
-      fill(slice, memory.extra, extra_pieces_[p]);
-    }
-    if (is_matrix_algorithm(parameter.algorithm)) {
-      fill(add(p, "momentum", state_type(momentum_dtype_), parameter.shape), momentum_.data(), momentum_pieces_[p]);
-      if (variance_lines_[p] > 0) {
-        fill(add(p, "variance", StateType::kF32, {variance_lines_[p]}), variance_.data(), variance_pieces_[p]);
-      }
-    } else {
-      fill(add(p, "first", StateType::kF32, parameter.shape), first_.data(), first_pieces_[p]);
-      if (parameter.algorithm == Algorithm::kAdamW) {
-        fill(add(p, "second", StateType::kF32, parameter.shape), second_.data(), second_pieces_[p]);
-      }
-    }
-    count(add(p, "updates", StateType::kI64, {}), updates() + p, device);
+  if (p == kOptimizer) {
+    count(add("steps", StateType::kI64, {}), &steps, nullptr);
+    count(add("seed", StateType::kI64, {}), &seed, nullptr);
+    return;
   }
-  count(out.emplace_back(StateSlice{{":steps", StateType::kI64, {}}, {}}), &steps, nullptr);
-  count(out.emplace_back(StateSlice{{":seed", StateType::kI64, {}}, {}}), &seed, nullptr);
-  return out;
+  const Parameter& parameter = catalog_.problem().parameters[p];
+  const ParameterMemory& memory = memory_[p];
+  std::vector<Piece> held;
+  for (const Block& block : shard(p)) held.push_back({block, block.first, block.first_stride, stands_for(p)});
+  fill(add("weight", state_type(parameter.dtype), parameter.shape), memory.weight, held);
+  if (extra_bytes(memory.form) > 0) {
+    const bool master = memory.form == WeightForm::kBf16Master;
+    StateSlice& slice =
+        add(master ? "master" : "mantissa", master ? StateType::kF32 : StateType::kU16, parameter.shape);
+    // Every holder takes what is loaded; whoever updates stands for it.
+    for (Piece& piece : held) piece.counts = false;
+    fill(slice, memory.extra, held);
+    fill(slice, memory.extra, extra_pieces_[p]);
+  }
+  if (is_matrix_algorithm(parameter.algorithm)) {
+    fill(add("momentum", state_type(momentum_dtype_), parameter.shape), momentum_.data(), momentum_pieces_[p]);
+    if (variance_lines_[p] > 0) {
+      fill(add("variance", StateType::kF32, {variance_lines_[p]}), variance_.data(), variance_pieces_[p]);
+    }
+  } else {
+    fill(add("first", StateType::kF32, parameter.shape), first_.data(), first_pieces_[p]);
+    if (parameter.algorithm == Algorithm::kAdamW) {
+      fill(add("second", StateType::kF32, parameter.shape), second_.data(), second_pieces_[p]);
+    }
+  }
+  count(add("updates", StateType::kI64, {}), updates() + p, device);
 }
 
 }  // namespace muster::engine

@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -60,6 +62,7 @@ class State {
 
   // Every unsharded tensor, and this rank's pieces of it.
   std::vector<StateSlice> slices();
+  std::optional<StateSlice> slice(const std::string& name);
 
  private:
   void require_open() const;
@@ -71,6 +74,10 @@ class State {
     bool counts = true;
   };
   using Pieces = std::vector<std::vector<Piece>>;  // by parameter
+
+  // Of a parameter; kOptimizer: of all of it.
+  static constexpr int32_t kOptimizer = -1;
+  void add_slices(int32_t parameter, std::vector<StateSlice>& out);
 
   const plan::Catalog& catalog_;
   const Plan& plan_;
@@ -100,6 +107,7 @@ class State {
   DeviceBytes first_;
   DeviceBytes second_;
   DeviceBytes updates_;
+  std::unordered_map<std::string, int32_t> numbers_;  // of parameters, by name
 };
 
 }  // namespace muster::engine

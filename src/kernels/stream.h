@@ -52,6 +52,8 @@ class Stream {
 
   // Something beside kernels that distinguishes this step from others.
   virtual void sign(std::span<const int64_t> numbers) = 0;
+  // Equal for sets whose iterations are the same calls, whatever the shape: other numbers are fine.
+  virtual int64_t kind_of(const Coefficients& coefficients) const = 0;
 
   // Exchanges have a stream (a cudaStream_t) of their own beside that of the kernels. fork() makes it wait for what the
   // kernels were given so far; mark() numbers what it was given; join() makes the kernels wait for that.

@@ -145,6 +145,7 @@ class CudaKernels final : public Kernels, public Stream {
   }
   void follow(void* caller) override { queue_.follow(static_cast<cudaStream_t>(caller)); }
   void sign(std::span<const int64_t> numbers) override { queue_.sign(numbers); }
+  int64_t kind_of(const Coefficients& coefficients) const override { return polisher_.kind_of(coefficients); }
   void* fork() override { return queue_.fork(); }
   int mark() override { return queue_.mark(); }
   void join(int mark) override { queue_.join(mark); }

@@ -438,6 +438,11 @@ const Polisher::Known& Polisher::known(const Coefficients& coefficients) const {
   return known_.emplace_back(Known{coefficients, half_safety(coefficients), tolerates_gram(coefficients)});
 }
 
+int64_t Polisher::kind_of(const Coefficients& coefficients) const {
+  const bool rescales = coefficients.rescale != Coefficients::Rescale::kNone;
+  return std::ssize(coefficients.steps) << 2 | (rescales ? 2 : 0) | (known(coefficients).tolerates_gram ? 1 : 0);
+}
+
 int64_t Polisher::workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const {
   if (batch == 0 || shape.rows == 0 || shape.columns == 0) return 0;
   const Form form = long_enough_for_gram(shape) ? Form::kGram : Form::kStandard;  // which has more

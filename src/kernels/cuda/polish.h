@@ -48,6 +48,8 @@ class Polisher {
   using Use = std::function<void(const Polished&)>;
   void run(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch, Workspace workspace,
            Queue& queue, const Use& use = {});
+  // Equal for sets whose iterations are the same launches, whatever the shape.
+  int64_t kind_of(const Coefficients& coefficients) const;
 
  private:
   // What follows from coefficients, and takes some computing.

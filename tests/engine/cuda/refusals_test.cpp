@@ -238,6 +238,47 @@ TEST_F(Refusals, AStepThatOneRankTracesAndOthersReplay) {
     });
   }
 }
+
+// A step that ranks disagree on, some may have recorded and others not: all record anew, at the same time.
+TEST_F(Refusals, LeaveNoRankWithRecordsOfItsOwn) {
+  const auto decay = [](Optimizer& optimizer) { optimizer.group(0).decay = Decay::kCautious; };
+  const std::vector<Spoil> ways{
+      [](int32_t rank, Optimizer&, Call& call) { call.options.trace = rank == 1; },
+      [](int32_t rank, Optimizer&, Call& call) { call.options.grad_scale = rank == 1 ? kNan : 1; },
+      [&](int32_t rank, Optimizer& optimizer, Call&) {
+        if (rank == 1) decay(optimizer);
+      },
+      [&](int32_t rank, Optimizer& optimizer, Call& call) {
+        decay(optimizer);
+        if (rank == 1) call.gradients.clear();
+      },
+      [&](int32_t rank, Optimizer& optimizer, Call&) {
+        decay(optimizer);
+        if (rank == 1) optimizer.group(0).lr = -1;
+      },
+  };
+  const Problem problem = test::two_parameters(kRanks);
+  for (size_t way = 0; way < ways.size(); ++way) {
+    auto communicators = make_local_communicators(kRanks);
+    test::run_ranks(kRanks, [&](int32_t rank) {
+      test::StreamedCommunicator comm(std::move(communicators[rank]));
+      test::Shards shards(problem, rank);
+      Optimizer optimizer(problem, test::gpu_options(), comm, shards.memory);
+      const Group good = optimizer.group(0);
+      std::vector<bool> replayed;
+      for (int i = 0; i < kCalls; ++i) {
+        Call call{shards.gradients(static_cast<uint64_t>(i)), {}};
+        if (i == kBad) ways[way](rank, optimizer, call);
+        said([&] { optimizer.step(call.gradients, call.options); });
+        optimizer.group(0).lr = good.lr;
+        if (i == kBad && way == 2) optimizer.group(0).decay = good.decay;
+        replayed.push_back(optimizer.last_step().replayed);
+      }
+      replayed.erase(replayed.begin(), replayed.begin() + kBad + 2);
+      EXPECT_THAT(replayed, ElementsAre(false, false, true)) << "way " << way << ", rank " << rank;
+    });
+  }
+}
 #endif
 
 TEST_F(Refusals, OneRankAloneRefusesAtOnceAndDoesNotCount) {

@@ -1,11 +1,12 @@
 // A device without a GPU, for what the engine does differently where calls return early: the CPU's kernels behind the
 // interface of a stream, in place of src/backends.cpp. Every step is probed, as a recorded one is, and then carried
 // out, by a thread, some time later. Calls that are made once() are kept, and where their inputs are those of the last
-// time, carried out as they were then.
+// time, carried out as they were then. It says which steps a device would replay.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "backends.h"
 #include "engine/recorder.h"
@@ -97,6 +98,10 @@ class HostStream final : public Kernels, public Stream {
   bool end_step() override {
     if (mode_ == Mode::kProbe) return false;
     mode_ = Mode::kIdle;
+    signature_.push_back(launches_);
+    replayed_ = record_ && recorded_.contains(signature_);
+    if (record_ && seen_.contains(signature_)) recorded_.insert(signature_);
+    seen_.insert(signature_);
     std::vector<std::byte>& sent = sent_[step_ % kStepsInFlight];
     queue_.add([&sent, from = send_from_] { sent.assign(from.begin(), from.end()); });
     queue_.add([this, step = step_] { done_ = step; });
@@ -113,6 +118,7 @@ class HostStream final : public Kernels, public Stream {
   void begin_parts() override {
     if (mode_ != Mode::kIdle) throw Internal("a step within a step");
     ++step_;
+    record_ = false;
     mode_ = Mode::kPaused;
     start_over();
   }
@@ -130,12 +136,19 @@ class HostStream final : public Kernels, public Stream {
     mode_ = Mode::kIdle;
     keeping_ = false;
     inputs_.clear();
+    seen_.clear();
+    recorded_.clear();
     queue_.wait();
     queue_.forgive();
     done_ = step_;
   }
   void follow(void* caller) override { caller_ = static_cast<test::HostQueue*>(caller); }
-  void sign(std::span<const int64_t>) override {}
+  void sign(std::span<const int64_t> numbers) override {
+    signature_.insert(signature_.end(), numbers.begin(), numbers.end());
+  }
+  int64_t kind_of(const Coefficients& coefficients) const override {
+    return std::ssize(coefficients.steps) << 1 | (coefficients.rescale == Coefficients::Rescale::kNone ? 0 : 1);
+  }
 
   // One after the other, exchanges too.
   void* fork() override { return &queue_; }
@@ -210,7 +223,7 @@ class HostStream final : public Kernels, public Stream {
     send_from_ = {static_cast<const std::byte*>(device), static_cast<size_t>(bytes)};
   }
   int64_t launches() const override { return launches_; }
-  bool replayed() const override { return false; }
+  bool replayed() const override { return replayed_; }
   int64_t step() const override { return step_; }
   bool idle() override { return queue_.idle(); }
   bool done(int64_t step) override { return done_ >= step || !queue_.error().empty(); }
@@ -233,6 +246,7 @@ class HostStream final : public Kernels, public Stream {
   void start_over() {
     stamps_ = 0;
     launches_ = 0;
+    signature_.clear();
     queue_.add([this] { times_.clear(); });
   }
   void wait_for_caller() {
@@ -257,6 +271,10 @@ class HostStream final : public Kernels, public Stream {
   bool keeping_ = false;
   std::vector<int64_t> inputs_;
   std::vector<std::function<void()>> kept_;
+  std::vector<int64_t> signature_;           // of this step: what was signed, and how many calls there were
+  std::set<std::vector<int64_t>> seen_;      // a device would record these the next time
+  std::set<std::vector<int64_t>> recorded_;  // and replay these
+  bool replayed_ = false;
   std::vector<Rates> rates_;
   int ranges_ = 0;
   int stamps_ = 0;
