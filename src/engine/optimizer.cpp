@@ -103,6 +103,7 @@ void Optimizer::Impl::make_room() {
 void Optimizer::Impl::give_up(std::string why) {
   broken_ = std::move(why);
   under_way_.clear();
+  record_anew_ = kNever;
   if (overlap_) overlap_->drop();
   if (executor_) executor_->abandon();
   if (kernels_ == nullptr || kernels_->stream() == nullptr) return;

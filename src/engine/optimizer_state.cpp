@@ -28,6 +28,7 @@ void Optimizer::Impl::reconnect(Communicator& communicator) {
     }
   }
   under_way_.clear();
+  record_anew_ = kNever;
   refused_.clear();
   if (overlap_ && overlap_->under_way()) {
     if (broken_.empty()) broken_ = fmt::format("step {} was dropped: load a state first", state_->steps + 1);
