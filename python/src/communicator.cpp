@@ -157,10 +157,11 @@ void bind_communicator(nb::module_& module) {
       .def(
           "gather",
           [](Communicator& communicator, const nb::bytes& mine, std::string_view label) {
+            const std::string_view given(mine.c_str(), mine.size());
             std::vector<std::string> all;
             {
               const nb::gil_scoped_release no_gil;
-              all = gather(communicator, {mine.c_str(), mine.size()}, label);
+              all = gather(communicator, given, label);
             }
             std::vector<nb::bytes> out;
             for (const std::string& theirs : all) out.emplace_back(theirs.data(), theirs.size());

@@ -167,13 +167,13 @@ const StepStats& Optimizer::Impl::step_on_host(std::span<void* const> gradients,
 const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradients, const StepOptions& options) {
   kernels::Stream& stream = *kernels_->stream();
   settle(kernels::Stream::kStepsInFlight - 1);
-  if (stream.step() + 1 >= record_anew_) {
-    settle(0);
-    stream.forget();
-    record_anew_ = kNever;
-  }
   const int64_t number = state_->steps + 1;
   const std::string what = fmt::format("step {}", number);
+  if (stream.step() + 1 >= record_anew_) {
+    settle(0);
+    or_break(what, [&] { stream.forget(); });
+    record_anew_ = kNever;
+  }
   const size_t parameters = problem_.parameters.size();
   recorder_.start(number, options.trace);
   const bool record = options_.graph && !options.trace && !options.parameter_stats && (!bridge_ || ranks_ == 1);
@@ -245,7 +245,9 @@ bool Optimizer::Impl::settle(size_t under_way) {
     }
     refused = !why.empty();
     // Ranks that disagreed may have recorded different steps. By then all of them know.
-    if (refused && ranks_ > 1) record_anew_ = step.stream_step + kernels::Stream::kStepsInFlight;
+    if (refused && ranks_ > 1) {
+      record_anew_ = std::min(record_anew_, step.stream_step + kernels::Stream::kStepsInFlight);
+    }
     if (refused && engine::Control::begun(sent)) {  // some waves were made, and some were not
       why = fmt::format("{} broke off: {}", what, why);
       give_up(why);

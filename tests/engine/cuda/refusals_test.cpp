@@ -279,6 +279,30 @@ TEST_F(Refusals, LeaveNoRankWithRecordsOfItsOwn) {
     });
   }
 }
+
+// Two in a row, of which one rank hears at once and the others later.
+TEST_F(Refusals, AreForgottenAtTheSameTimeByWhoeverHeardOfThem) {
+  const Problem problem = test::two_parameters(kRanks);
+  for (const bool traced : {true, false}) {
+    auto communicators = make_local_communicators(kRanks);
+    test::run_ranks(kRanks, [&](int32_t rank) {
+      test::StreamedCommunicator comm(std::move(communicators[rank]));
+      test::Shards shards(problem, rank);
+      Optimizer optimizer(problem, test::gpu_options(), comm, shards.memory);
+      std::string replayed;
+      for (int i = 0; i < 10; ++i) {
+        const bool bad = i == 3 || i == 4;
+        StepOptions options;
+        options.trace = bad && traced && rank == 1;
+        options.grad_scale = bad && !traced && rank == 0 ? 2 : 1;
+        said([&] { optimizer.step(shards.gradients(static_cast<uint64_t>(i)), options); });
+        if (bad && rank == 1) said([&] { optimizer.synchronize(); });
+        replayed += bad ? '-' : optimizer.last_step().replayed ? 'r' : '.';
+      }
+      EXPECT_EQ(replayed, "..r--..rrr") << "rank " << rank;
+    });
+  }
+}
 #endif
 
 TEST_F(Refusals, OneRankAloneRefusesAtOnceAndDoesNotCount) {

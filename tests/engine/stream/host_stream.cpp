@@ -151,7 +151,10 @@ class HostStream final : public Kernels, public Stream {
   }
 
   // One after the other, exchanges too.
-  void* fork() override { return &queue_; }
+  void* fork() override {
+    exchanged_ = true;
+    return &queue_;
+  }
   int mark() override { return 0; }
   void join(int) override {}
   void* main() override { return &queue_; }
@@ -169,8 +172,10 @@ class HostStream final : public Kernels, public Stream {
     inputs_.assign(inputs.begin(), inputs.end());
     kept_.clear();
     keeping_ = true;
+    exchanged_ = false;
     calls();
     keeping_ = false;
+    if (exchanged_) inputs_.clear();  // which is not kept
     return true;
   }
 
@@ -269,6 +274,7 @@ class HostStream final : public Kernels, public Stream {
   int64_t launches_ = 0;
   bool record_ = false;
   bool keeping_ = false;
+  bool exchanged_ = false;
   std::vector<int64_t> inputs_;
   std::vector<std::function<void()>> kept_;
   std::vector<int64_t> signature_;           // of this step: what was signed, and how many calls there were
