@@ -185,7 +185,7 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
   if (refuses) gradients = none;  // the others wait for this rank's word, and then change nothing
   // And by what all of them had agreed upon: the shape of a step must not depend on what one of them refuses.
   std::optional<engine::Lent<std::vector<Group>>> lent;
-  if (engine::all_valid(options_.groups)) {
+  if (!refuses || engine::all_valid(options_.groups)) {
     agreed_ = options_.groups;
   } else {
     lent.emplace(options_.groups, agreed_);
@@ -280,7 +280,7 @@ double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_
   const engine::Ballots ballots = engine::fill_in(control_->question(number, *communicator_), gradients, options);
   const std::vector<void*> none(problem_.parameters.size());
   std::optional<engine::Lent<std::vector<Group>>> lent;
-  if (!engine::all_valid(options_.groups)) lent.emplace(options_.groups, agreed_);
+  if (!ballots.refusal.empty() && !engine::all_valid(options_.groups)) lent.emplace(options_.groups, agreed_);
   or_break(what, [&] {
     do {
       stream.begin_step(false);

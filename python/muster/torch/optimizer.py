@@ -24,7 +24,7 @@ from .loading import take_over, unless_it_fails
 from .overlap import CLIPPED, SCALED, SCREENED, Overlap, check_device, final_in_hooks
 from .parameters import DTYPES, HOW_TO_DECLARE, Reader, extra_memory
 from .plan import Plan
-from .ranks import Ranks, check_timeout
+from .ranks import TIMEOUT, Ranks, check_timeout
 from .state import check_overlap, export_state, import_state
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class NorMuon(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.95),
         process_group: dist.ProcessGroup | None = None,
         communicator: str = "auto",
-        timeout: timedelta = timedelta(minutes=10),
+        timeout: timedelta = TIMEOUT,
         wire: str = "bf16",
         momentum_dtype: str = "f32",
         bf16_weights: str = "nearest",

@@ -15,8 +15,7 @@ import torch.distributed as dist
 from .. import _muster
 from .communicator import Messages, moves_host_memory
 
-
-_ELSE = timedelta(minutes=10)
+TIMEOUT = timedelta(minutes=10)
 
 
 def _is_time(timeout: object) -> bool:
@@ -28,7 +27,7 @@ class Ranks:
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: timedelta) -> None:
         self.group = group
-        self.timeout = timeout if _is_time(timeout) else _ELSE  # whoever is given another tells the others
+        self.timeout = timeout if _is_time(timeout) else TIMEOUT  # whoever is given another tells the others
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
         self.broken: str | None = None  # why they cannot talk any more

@@ -216,16 +216,25 @@ TEST_F(Refusals, NoStepThatOneRankTracesWhereNoneIsReplayed) {
 }
 
 #ifdef MUSTER_TEST_HOST_STREAM
-TEST_F(Refusals, AStepThatOneRankTracesAndOthersReplay) {
+// Every rank's, over a communicator whose operations are recorded.
+using Work = std::function<void(int32_t rank, Optimizer& optimizer, test::Shards& shards)>;
+
+void on_streams(const OptimizerOptions& options, const Work& work) {
   const Problem problem = test::two_parameters(kRanks);
+  auto communicators = make_local_communicators(kRanks);
+  test::run_ranks(kRanks, [&](int32_t rank) {
+    test::StreamedCommunicator comm(std::move(communicators[rank]));
+    test::Shards shards(problem, rank);
+    Optimizer optimizer(problem, options, comm, shards.memory);
+    work(rank, optimizer, shards);
+  });
+}
+
+TEST_F(Refusals, AStepThatOneRankTracesAndOthersReplay) {
   for (const bool graph : {true, false}) {
-    auto communicators = make_local_communicators(kRanks);
-    test::run_ranks(kRanks, [&](int32_t rank) {
-      test::StreamedCommunicator comm(std::move(communicators[rank]));
-      test::Shards shards(problem, rank);
-      OptimizerOptions options = test::gpu_options();
-      options.graph = graph;
-      Optimizer optimizer(problem, options, comm, shards.memory);
+    OptimizerOptions options = test::gpu_options();
+    options.graph = graph;
+    on_streams(options, [&](int32_t rank, Optimizer& optimizer, test::Shards& shards) {
       std::string told;
       for (int i = 0; i < kCalls; ++i) {
         StepOptions step;
@@ -257,13 +266,8 @@ TEST_F(Refusals, LeaveNoRankWithRecordsOfItsOwn) {
         if (rank == 1) optimizer.group(0).lr = -1;
       },
   };
-  const Problem problem = test::two_parameters(kRanks);
   for (size_t way = 0; way < ways.size(); ++way) {
-    auto communicators = make_local_communicators(kRanks);
-    test::run_ranks(kRanks, [&](int32_t rank) {
-      test::StreamedCommunicator comm(std::move(communicators[rank]));
-      test::Shards shards(problem, rank);
-      Optimizer optimizer(problem, test::gpu_options(), comm, shards.memory);
+    on_streams(test::gpu_options(), [&](int32_t rank, Optimizer& optimizer, test::Shards& shards) {
       const Group good = optimizer.group(0);
       std::vector<bool> replayed;
       for (int i = 0; i < kCalls; ++i) {
@@ -282,13 +286,8 @@ TEST_F(Refusals, LeaveNoRankWithRecordsOfItsOwn) {
 
 // Two in a row, of which one rank hears at once and the others later.
 TEST_F(Refusals, AreForgottenAtTheSameTimeByWhoeverHeardOfThem) {
-  const Problem problem = test::two_parameters(kRanks);
   for (const bool traced : {true, false}) {
-    auto communicators = make_local_communicators(kRanks);
-    test::run_ranks(kRanks, [&](int32_t rank) {
-      test::StreamedCommunicator comm(std::move(communicators[rank]));
-      test::Shards shards(problem, rank);
-      Optimizer optimizer(problem, test::gpu_options(), comm, shards.memory);
+    on_streams(test::gpu_options(), [&](int32_t rank, Optimizer& optimizer, test::Shards& shards) {
       std::string replayed;
       for (int i = 0; i < 10; ++i) {
         const bool bad = i == 3 || i == 4;
