@@ -23,9 +23,14 @@ def _newton_schulz(grad: torch.Tensor, coefficients, steps: int, eps: float) -> 
     return (x.T if grad.size(0) > grad.size(1) else x).to(grad.dtype)
 
 
-def _train(make, dtype: torch.dtype, shapes=SHAPES, device: str = "cpu") -> list[torch.Tensor]:
+def _draws(dtype: torch.dtype, device: str | torch.device):
+    """Random tensors of given shapes, the same ones every time: weights first, then gradients."""
     generator = torch.Generator().manual_seed(0)
-    draw = lambda shape: torch.randn(shape, generator=generator).to(device, dtype)  # noqa: E731
+    return lambda shape: torch.randn(shape, generator=generator).to(device, dtype)
+
+
+def _train(make, dtype: torch.dtype, shapes=SHAPES, device: str = "cpu") -> list[torch.Tensor]:
+    draw = _draws(dtype, device)
     parameters = [torch.nn.Parameter(draw(shape)) for shape in shapes]
     optimizer = make(parameters)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / (2 * STEPS))
@@ -39,6 +44,13 @@ def _train(make, dtype: torch.dtype, shapes=SHAPES, device: str = "cpu") -> list
 
 def _difference(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
     return max((a - b).abs().max().item() for a, b in zip(ours, theirs))
+
+
+def _share_of_way(ours: list[torch.Tensor], theirs: list[torch.Tensor], dtype: torch.dtype) -> float:
+    """The largest distance of a matrix from theirs, as a share of the way that one went, by root mean squares."""
+    draw = _draws(dtype, theirs[0].device)
+    starts = [draw(weight.shape).float() for weight in theirs]
+    return max(((a - b).norm() / (b - start).norm()).item() for a, b, start in zip(ours, theirs, starts))
 
 
 def _muon(parameters, weight_decay=0.1, **options):
@@ -68,8 +80,9 @@ def test_muon_is_torch_muon_in_bfloat16() -> None:
     # Without decay: torch rounds w * 0.998 to bfloat16 by itself, which mostly is w again; we round once a step.
     ours = _train(lambda p: _muon(p, weight_decay=0), torch.bfloat16)
     theirs = _train(lambda p: _torch_muon(p, weight_decay=0), torch.bfloat16)
-    # Weights of up to 4 are rounded to 2^-7 or less at every step, by both: some units in the last place.
-    assert _difference(ours, theirs) <= 2**-5
+    # Both round weights at every step, mostly alike. Where not, an element is a unit in the last place off for good, or
+    # several (0.06 in one of 150 seeds); a matrix 4 to 8 % of the way. With another learning rate, 5 % off, it is 13 %.
+    assert _share_of_way(ours, theirs, torch.bfloat16) < 1 / 8
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.bfloat16, 2**-6)])
