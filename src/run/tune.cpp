@@ -31,25 +31,17 @@ using kernels::MatrixShape;
 struct Sizes {
   std::vector<int64_t> sides;
   Dtype wire = Dtype::kF32;
-  std::string_view coefficients;
   int64_t batch_elements = 0;   // of a batch, where a matrix has fewer
   int64_t memory_elements = 0;  // past any cache
   int64_t message_bytes = 0;    // of a message whose latency does not count
   int64_t piece_elements = 0;   // of a computation beside an exchange
 };
 
-// On CUDA only safe coefficients take the Gram form, which the cost model counts on for long matrices.
 Sizes sizes_of(Device::Kind kind) {
   if (kind == Device::Kind::kCpu) {
-    return {{16, 32, 64, 128, 256, 512, 1024, 2048}, Dtype::kF32, "polar_express", 1 << 20, 1 << 24, 16 << 20, 1 << 16};
+    return {{16, 32, 64, 128, 256, 512, 1024, 2048}, Dtype::kF32, 1 << 20, 1 << 24, 16 << 20, 1 << 16};
   }
-  return {{64, 128, 256, 512, 768, 1024, 2048, 4096, 8192},
-          Dtype::kBf16,
-          "polar_express_safe",
-          1 << 26,
-          1 << 26,
-          64 << 20,
-          1 << 22};
+  return {{64, 128, 256, 512, 768, 1024, 2048, 4096, 8192}, Dtype::kBf16, 1 << 26, 1 << 26, 64 << 20, 1 << 22};
 }
 
 constexpr int64_t kGramRatio = 4;  // long side / short side of the shapes that take the Gram form
@@ -176,7 +168,7 @@ class Tuner {
   double orthogonalize_seconds(MatrixShape shape, int64_t batch, int repeats, int calls = 1) {
     const int64_t elements = shape.rows * shape.columns;
     const int64_t width = byte_size(sizes_.wire);
-    const kernels::PolishOptions options{coefficients(sizes_.coefficients), sizes_.wire, {}};
+    const kernels::PolishOptions options{coefficients("polar_express"), sizes_.wire, {}};
     const int64_t scratch =
         std::max(kernels_->polish_workspace(shape, 1, options),
                  std::min(kernels_->polish_workspace(shape, batch, options), kernels_->workspace_worth()));

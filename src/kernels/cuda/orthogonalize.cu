@@ -11,7 +11,6 @@ namespace muster::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr size_t kRestart = 3;
 
 // Q = Z + a I.
 template <typename T>
@@ -97,8 +96,7 @@ class Steps {
   }
 
   // R is the Gram matrix of what X would be by now, Q what X is to be multiplied with. `a` stays out of Z, whose
-  // rounding would lose it. Half precision makes R's small eigenvalues negative and every step doubles that and more,
-  // so after three steps both start anew from X: after two, rounding leaves more (docs/kernels.md).
+  // rounding would lose it.
   int gram_form() const {
     const size_t steps = coefficients_.steps.size();
     int now = 0;
@@ -106,27 +104,27 @@ class Steps {
     int q = 1;
     constexpr int z = 2;
     int free = 3;
-    form_gram(now, r, of_all(one()));
+    ScalarsOf scale = of_each(&FirstScalars::product);  // of X as it came
+    form_gram(now, r, of_each(&FirstScalars::gram));
     rescale(now, r);
     for (size_t s = 0; s < steps; ++s) {
-      const bool fresh = s == 0 || s == kRestart;
-      if (s == kRestart) {
-        multiply_x(q, now, false, of_all(one()), false);
+      if (starts_anew(s)) {
+        multiply_x(q, now, false, std::exchange(scale, of_all(one())), false);
         now = 1 - now;
         form_gram(now, r, of_all(one()));
       }
-      if (fresh) {
+      if (s == 0 || starts_anew(s)) {
         form_z_and_q(r, z, q, s);
       } else {
         multiply_grams(r, r, r, z, polynomial(s));
         multiply_grams(q, z, q, free, product(s));
         std::swap(q, free);
       }
-      if (s + 1 == steps || s + 1 == kRestart) continue;
+      if (s + 1 == steps || starts_anew(s + 1)) continue;
       multiply_grams(r, z, r, free, product(s));
       multiply_grams(z, free, free, r, product(s));
     }
-    multiply_x(q, now, false, of_all(one()), true);
+    multiply_x(q, now, false, scale, true);
     return 1 - now;
   }
 
@@ -266,7 +264,7 @@ bool long_enough_for_gram(MatrixShape shape) {
   return std::max(shape.rows, shape.columns) >= 2 * std::min(shape.rows, shape.columns);
 }
 
-bool tolerates_gram(const Coefficients& coefficients) { return tolerates(coefficients, 0.03); }
+bool tolerates_gram(const Coefficients& coefficients) { return tolerates(coefficients, 0.02); }
 
 Form form_of(MatrixShape shape, const Coefficients& coefficients) {
   return long_enough_for_gram(shape) && tolerates_gram(coefficients) ? Form::kGram : Form::kStandard;
@@ -297,8 +295,9 @@ double orthogonalize_flops(Form form, MatrixShape shape, int64_t steps) {
   x.batch = 1;
   const auto count = static_cast<double>(steps);
   if (form == Form::kStandard) return count * (flops(gram) + flops(square) + flops(x));
-  if (steps <= static_cast<int64_t>(kRestart)) return flops(gram) + (4 * count - 3) * flops(square) + flops(x);
-  return 2 * (flops(gram) + flops(x)) + (4 * count - 6) * flops(square);
+  double starts = 1;
+  for (size_t s = 0; s < static_cast<size_t>(steps); ++s) starts += starts_anew(s) ? 1 : 0;
+  return starts * (flops(gram) + flops(x)) + (4 * count - 3 * starts) * flops(square);
 }
 
 }  // namespace muster::kernels::cuda

@@ -68,17 +68,22 @@ struct Settings {
   float first_a = 0;  // of the first step
 };
 
-// A power of two that brings a norm near 1 where its square, and those of much smaller elements, might not be floats.
-__device__ float tame(double norm) {
+// A power of two that X is multiplied with. For fp16 it brings the norm to between 256 and 512, where elements of a
+// bf16 wire stay exact down to 2^-25 of it; for bf16 near 1, but only where squares, and those of much smaller
+// elements, might not be floats.
+template <Form kForm>
+__device__ float power_for(double norm) {
+  constexpr int kWanted = kForm == Form::kGram ? 8 : 0;
   constexpr int kFar = 32;
   constexpr int kMost = 126;
   if (!isfinite(norm) || norm == 0) return 1;
-  const int exponent = ilogb(norm);
-  return exponent >= -kFar && exponent <= kFar ? 1 : ldexpf(1, -max(-kMost, min(kMost, exponent)));
+  const int exponent = kWanted - ilogb(norm);
+  if (kForm == Form::kStandard && exponent >= -kFar && exponent <= kFar) return 1;
+  return ldexpf(1, max(-kMost, min(kMost, exponent)));
 }
 
-// One block a matrix: the factor for those who convert X, and the standard form's scalars, which expect X times that
-// factor. Where X is not converted, it gets that here: so rarely that one block will do.
+// One block a matrix: the factor for those who convert X, and the first scalars, which expect X times that factor.
+// Where X is not converted, it gets that here: so rarely that one block will do.
 template <Form kForm>
 __global__ void find_norms(const double* sums, int slabs, const Settings* settings, float* factors,
                            FirstScalars* scalars, const PolishMatrix* in_place, const Octets octets) {
@@ -88,27 +93,22 @@ __global__ void find_norms(const double* sums, int slabs, const Settings* settin
   }
   sum = block_sum<kThreads>(sum);
   const double norm = sqrt(sum);
-  if constexpr (kForm == Form::kGram) {
-    constexpr double kMost = 0x1p126;  // a float: no infinity to multiply zeros with
-    if (threadIdx.x == 0) {
-      factors[blockIdx.x] = sum == 0 ? 0.0F : static_cast<float>(fmin(1 / (settings->safety * norm), kMost));
-    }
-  } else {
-    const float tamed = tame(norm);
-    const double f = sum == 0 ? 0.0 : 1 / (settings->safety * norm * static_cast<double>(tamed));
-    const auto once = static_cast<float>(f);
-    if (threadIdx.x == 0) {
-      factors[blockIdx.x] = tamed;
-      scalars[blockIdx.x] = {{static_cast<float>(f * f), 0}, {once, once * settings->first_a}};
-    }
-    if (in_place == nullptr || tamed == 1) return;
-    auto* const x = static_cast<__nv_bfloat16*>(in_place[blockIdx.x].matrix);
-    for (int64_t octet = threadIdx.x; octet < octets.count; octet += kThreads) {
-      Octet values = load_aligned(x + octet * kOctet);
+  const float power = power_for<kForm>(norm);
+  double f = 1 / (settings->safety * norm * static_cast<double>(power));
+  if (norm == 0) f = 0;
+  if (isinf(norm)) f = nan("");  // not 0, with which cuBLAS would not look at X
+  const auto once = static_cast<float>(f);
+  if (threadIdx.x == 0) {
+    factors[blockIdx.x] = power;
+    scalars[blockIdx.x] = {{static_cast<float>(f * f), 0}, {once, once * settings->first_a}};
+  }
+  if (in_place == nullptr || power == 1) return;
+  auto* const x = static_cast<__nv_bfloat16*>(in_place[blockIdx.x].matrix);
+  for (int64_t octet = threadIdx.x; octet < octets.count; octet += kThreads) {
+    Octet values = load_aligned(x + octet * kOctet);
 #pragma unroll
-      for (int i = 0; i < kOctet; ++i) values.v[i] *= tamed;
-      store_aligned(x + octet * kOctet, values);
-    }
+    for (int i = 0; i < kOctet; ++i) values.v[i] *= power;
+    store_aligned(x + octet * kOctet, values);
   }
 }
 
