@@ -19,7 +19,7 @@
 namespace muster::kernels::cuda {
 namespace {
 
-constexpr const char* kSet = "polar_express_safe";
+constexpr const char* kSet = "polar_express";
 constexpr int kTimes = 12;
 
 struct Memory {

@@ -56,17 +56,11 @@ class GPT(nn.Module):
         return self.norm(x) @ self.tokens.weight.T
 
 
-def muster_normuon(
-    matrices: Parameters, others: Parameters, coefficients: str = "polar_express"
-) -> list[torch.optim.Optimizer]:
+def muster_normuon(matrices: Parameters, others: Parameters) -> list[torch.optim.Optimizer]:
     import muster.torch
 
     groups = [{"params": list(matrices)}, {"params": list(others), "algorithm": "adamw", **ADAMW}]
-    return [muster.torch.NorMuon(groups, lr=LR, decay="cautious", coefficients=coefficients)]
-
-
-def muster_safe(matrices: Parameters, others: Parameters) -> list[torch.optim.Optimizer]:
-    return muster_normuon(matrices, others, "polar_express_safe")
+    return [muster.torch.NorMuon(groups, lr=LR, decay="cautious")]
 
 
 def torch_muon(matrices: Parameters, others: Parameters) -> list[torch.optim.Optimizer]:
@@ -77,7 +71,7 @@ def adamw(matrices: Parameters, others: Parameters) -> list[torch.optim.Optimize
     return [torch.optim.AdamW([*matrices, *others], **ADAMW)]
 
 
-KNOWN = {"muster": muster_normuon, "muster_safe": muster_safe, "torch_muon": torch_muon, "adamw": adamw}
+KNOWN = {"muster": muster_normuon, "torch_muon": torch_muon, "adamw": adamw}
 
 
 def find(name: str) -> Callable[[Parameters, Parameters], Sequence[torch.optim.Optimizer]]:
