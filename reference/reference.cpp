@@ -108,6 +108,9 @@ Matrix newton_schulz(const Matrix& update, const NewtonSchulz& options) {
       for (int64_t j = 0; j < x.columns; ++j) x.at(i, j) *= sum > 0 ? 1 / std::sqrt(sum) : 0;
     }
   }
+  if (options.gram_norm) {
+    x = scaled(x, 1 / (options.safety * std::sqrt(frobenius_norm(multiply(x, transpose(x))))));
+  }
   for (const auto& [a, b, c] : options.steps) {
     const Matrix gram = multiply(x, transpose(x));
     const Matrix square = multiply(gram, gram);

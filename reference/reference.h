@@ -45,7 +45,8 @@ struct NewtonSchulz {
   std::vector<std::array<double, 3>> steps;  // (a, b, c)
   double safety = 1;
   double eps = 0;
-  bool aol = false;  // before step 1: rows of the short side times rsqrt(sum_j |A_ij|)
+  bool aol = false;        // before step 1: rows of the short side times rsqrt(sum_j |A_ij|)
+  bool gram_norm = false;  // before step 1: X <- X / (safety sqrt(||A||_F))
 };
 
 // X <- X / (safety ||X||_F + eps); a step is A = X X^T, X <- a X + (b A + c A^2) X. Zero stays zero.

@@ -38,10 +38,12 @@ struct Coefficients {
 
     bool operator==(const Step&) const = default;
   };
-  // What happens to the rows (tall matrices: columns) before the first step.
+  // What the first Gram matrix A changes before the first step. Either bounds the spectral norm by 1, more tightly than
+  // ||X||_F does.
   enum class Rescale : uint8_t {
     kNone,
-    kAol,  // each times rsqrt(sum_j |A_ij|), which bounds the spectral norm by 1; changes the polar factor
+    kAol,   // rows (tall matrices: columns) times rsqrt(sum_j |A_ij|); changes the polar factor
+    kGram,  // X is divided by safety * sqrt(||A||_F), with A of X itself; the polar factor stays
   };
 
   std::string name = "custom";
@@ -50,8 +52,8 @@ struct Coefficients {
   Rescale rescale = Rescale::kNone;
 };
 
-// jordan, quintic, polar_express, polar_express_safe, cans or aol4. Throws InvalidArgument for any other name; a custom
-// set is a Coefficients filled in by hand.
+// jordan, quintic, polar_express, polar_express_safe, polar_express_tight, cans or aol4. Throws InvalidArgument for any
+// other name; a custom set is a Coefficients filled in by hand.
 Coefficients coefficients(std::string_view name);
 std::vector<std::string_view> coefficient_names();
 

@@ -72,6 +72,7 @@ inline reference::NewtonSchulz reference_options(const Coefficients& set, double
   options.safety = set.safety;
   options.eps = eps;
   options.aol = set.rescale == Coefficients::Rescale::kAol;
+  options.gram_norm = set.rescale == Coefficients::Rescale::kGram;
   return options;
 }
 

@@ -47,6 +47,14 @@ TEST(Reference, NewtonSchulzConvergesToThePolarFactor) {
   EXPECT_EQ(newton_schulz({2, 1, {0, 0}}, options).data, (Vector{0, 0}));
 }
 
+TEST(Reference, NewtonSchulzDividesByTheNormOfXOrOfItsGramMatrix) {
+  NewtonSchulz options{.steps = {{1, 0, 0}}, .safety = 2};
+  const Matrix x{2, 3, {3, 0, 0, 0, 4, 0}};
+  EXPECT_NEAR(newton_schulz(x, options).at(1, 1), 4 / (2 * 5.0), 1e-15);
+  options.gram_norm = true;
+  EXPECT_NEAR(newton_schulz(x, options).at(1, 1), 4 / (2 * std::pow(81 + 256, 0.25)), 1e-15);
+}
+
 TEST(Reference, NorMuonEvensOutTheLines) {
   Vector v;
   const Matrix o{2, 2, {3, 3, 1, -1}};

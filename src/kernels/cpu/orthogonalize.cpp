@@ -88,25 +88,31 @@ class Group {
     each(tasks(product(0), strips), [&](int64_t m, int64_t task) { cpu::run(product(m), strips, task); });
   }
 
-  void normalize() {
-    const int64_t rows = shape_.rows;
-    const int64_t columns = shape_.columns;
-    const int64_t bytes = byte_size(options_.input);
-    const auto input = [&](int64_t m, int64_t row) {
-      return static_cast<const char*>(matrices_[m].input) + row * columns * bytes;
-    };
+  // Of every matrix, squares of `rows` rows; row(m, i) is where one begins. frobenius_norm takes it from there.
+  template <typename Row>
+  void sum_squares(Dtype dtype, int64_t rows, int64_t columns, const Row& row) const {
     each(row_blocks(rows), [&](int64_t m, int64_t block) {
       double sum = 0;
       for (int64_t i = block * kNormRows; i < std::min(rows, (block + 1) * kNormRows); ++i) {
-        sum += elementwise_.sum_squares(options_.input, input(m, i), columns);
+        sum += elementwise_.sum_squares(dtype, row(m, i), columns);
       }
       partial_sums(m)[block] = sum;
     });
+  }
+  double frobenius_norm(int64_t m, int64_t rows) const {
+    return std::sqrt(std::accumulate(partial_sums(m), partial_sums(m) + row_blocks(rows), 0.0));
+  }
+
+  void normalize() {
+    const int64_t rows = shape_.rows;
+    const int64_t columns = shape_.columns;
+    const auto input = [&](int64_t m, int64_t row) {
+      return static_cast<const char*>(matrices_[m].input) + row * columns * byte_size(options_.input);
+    };
+    sum_squares(options_.input, rows, columns, input);
     each(row_blocks(rows), [&](int64_t m, int64_t block) {
-      double sum = 0;
-      for (int64_t b = 0; b < row_blocks(rows); ++b) sum += partial_sums(m)[b];
-      const double divisor = options_.coefficients.safety * std::sqrt(sum) + options_.eps;
-      const double factor = sum == 0 ? 0 : 1 / divisor;
+      const double norm = frobenius_norm(m, rows);
+      const double factor = norm == 0 ? 0 : 1 / (options_.coefficients.safety * norm + options_.eps);
       const int64_t begin = block * kNormRows;
       const int64_t count = (std::min(rows, begin + kNormRows) - begin) * columns;
       elementwise_.normalize(options_.input, input(m, begin), count, factor, x(m, 0) + begin * columns);
@@ -200,8 +206,24 @@ class Group {
     });
   }
 
+  // Divides X by safety sqrt(||A||_F), and A accordingly.
+  void rescale_gram(int from, int a) const {
+    const int64_t n = layout_.n;
+    sum_squares(Dtype::kF32, n, n, [&](int64_t m, int64_t i) { return gram(m, a) + i * n; });
+    const auto factor = [&](int64_t m) {
+      const double norm = frobenius_norm(m, n);
+      return norm == 0 ? 0 : 1 / (options_.coefficients.safety * std::sqrt(norm));
+    };
+    const auto scale = [&](float* line, int64_t count, double by) {
+      elementwise_.scale_to_wire(line, count, static_cast<float>(by), nullptr, Dtype::kF32, line);
+    };
+    each(n, [&](int64_t m, int64_t i) { scale(gram(m, a) + i * n, n, factor(m) * factor(m)); });
+    each(shape_.rows, [&](int64_t m, int64_t i) { scale(x(m, from) + i * shape_.columns, shape_.columns, factor(m)); });
+  }
+
   void rescale(int from, int a) const {
     if (options_.coefficients.rescale == Coefficients::Rescale::kAol) rescale_aol(from, a);
+    if (options_.coefficients.rescale == Coefficients::Rescale::kGram) rescale_gram(from, a);
   }
 
   void standard_form() {

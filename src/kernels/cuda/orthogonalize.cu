@@ -11,6 +11,8 @@ namespace muster::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kWarp = 32;
+constexpr int kWarps = kThreads / kWarp;
 
 // Q = Z + a I.
 template <typename T>
@@ -40,6 +42,40 @@ __global__ void find_line_factors(const T* a, int n, int64_t pitch, float* facto
   }
   sum = block_sum<kThreads>(sum);
   if (threadIdx.x == 0) factors[line] = sum > 0 ? rsqrtf(sum) : 0.0F;
+}
+
+// sum_j A_ij^2, by a warp a line.
+template <typename T>
+__global__ void sum_squares(const T* a, int n, int64_t pitch, float* sums) {
+  const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  if (row >= n) return;
+  const int64_t line = static_cast<int64_t>(blockIdx.y) * n + row;
+  float sum = 0;
+  for (int j = static_cast<int>(threadIdx.x) % kWarp * kOctet; j < n; j += kWarp * kOctet) {
+    const Octet octet = load_octet(a + line * pitch + j, n - j);
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) sum += octet.v[i] * octet.v[i];
+  }
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) sum += __shfl_down_sync(0xffffffff, sum, offset);
+  if (threadIdx.x % kWarp == 0) sums[line] = sum;
+}
+
+// t for the scalars of a matrix, by a block.
+__global__ void tighten(const float* sums, int n, const double* safety, FirstScalars* scalars) {
+  double sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
+    sum += static_cast<double>(sums[static_cast<int64_t>(blockIdx.x) * n + i]);
+  }
+  sum = block_sum<kThreads>(sum);
+  if (threadIdx.x != 0 || sum == 0) return;
+  const double t = 1 / (*safety * *safety * sqrt(sum));
+  const auto scale = [](Scalars& pair, double alpha, double beta) {
+    pair = {static_cast<float>(pair.alpha * alpha), static_cast<float>(pair.beta * beta)};
+  };
+  FirstScalars& own = scalars[blockIdx.x];
+  scale(own.polynomial, t * t, t);
+  scale(own.grams, t, t);
+  scale(own.product, sqrt(t), sqrt(t));
 }
 
 // Element (i, j) times the factors of its row and of its column, where there are any.
@@ -117,12 +153,12 @@ class Steps {
         form_z_and_q(r, z, q, s);
       } else {
         multiply_grams(r, r, r, z, polynomial(s));
-        multiply_grams(q, z, q, free, product(s));
+        multiply_grams(q, z, q, free, of_all(product(s)));
         std::swap(q, free);
       }
       if (s + 1 == steps || starts_anew(s + 1)) continue;
-      multiply_grams(r, z, r, free, product(s));
-      multiply_grams(z, free, free, r, product(s));
+      multiply_grams(r, z, r, free, s == 0 ? of_each(&FirstScalars::grams) : of_all(product(s)));
+      multiply_grams(z, free, free, r, of_all(product(s)));
     }
     multiply_x(q, now, false, scale, true);
     return 1 - now;
@@ -139,8 +175,10 @@ class Steps {
     return {&(iterates_.norms->*which), static_cast<int64_t>(sizeof(FirstScalars) / sizeof(Scalars))};
   }
   const Scalars* one() const { return scalars_; }
-  const Scalars* polynomial(size_t s) const { return scalars_ + 1 + 2 * s; }  // c A^2 + b A
-  const Scalars* product(size_t s) const { return scalars_ + 2 + 2 * s; }     // B X + a X
+  ScalarsOf polynomial(size_t s) const {  // c A^2 + b A
+    return s == 0 ? of_each(&FirstScalars::polynomial) : of_all(scalars_ + 1 + 2 * s);
+  }
+  const Scalars* product(size_t s) const { return scalars_ + 2 + 2 * s; }  // B X + a X
 
   T* gram_data(int i) const { return static_cast<T*>(iterates_.grams[static_cast<size_t>(i)]); }
   Matrices gram(int i) const { return {gram_data(i), n_, n_, pitch_of(n_), n_ * pitch_of(n_)}; }
@@ -168,11 +206,11 @@ class Steps {
     multiply(p, queue_, iterates_.cublas);
   }
   // gram(to) = alpha gram(a) gram(b) + beta gram(c), all of which commute.
-  void multiply_grams(int a, int b, int c, int to, const Scalars* scalars) const {
+  void multiply_grams(int a, int b, int c, int to, ScalarsOf scalars) const {
     multiply(product_of_grams(a, b, c, to, scalars), queue_, iterates_.cublas);
   }
-  Product product_of_grams(int a, int b, int c, int to, const Scalars* scalars) const {
-    Product p = product_of(gram(a), gram(b), gram(c), gram(to), of_all(scalars));
+  Product product_of_grams(int a, int b, int c, int to, ScalarsOf scalars) const {
+    Product p = product_of(gram(a), gram(b), gram(c), gram(to), scalars);
     p.symmetric = true;
     p.b_transposed = true;
     return p;
@@ -209,14 +247,34 @@ class Steps {
         });
   }
 
-  // Divides line i of X by sqrt(sum_j |A_ij|), and A accordingly.
   void rescale(int from, int a) const {
-    if (coefficients_.rescale != Coefficients::Rescale::kAol) return;
+    if (coefficients_.rescale == Coefficients::Rescale::kAol) rescale_lines(from, a);
+    if (coefficients_.rescale == Coefficients::Rescale::kGram) rescale_scalars(a);
+  }
+
+  // By the norm of A, of what the first step makes of X and A.
+  void rescale_scalars(int a) const {
+    const auto n = static_cast<int>(n_);
+    const double* const safety = queue_.put(iterates_.safety);
+    float* const sums = iterates_.lines;
+    FirstScalars* const scalars = iterates_.norms;
+    queue_.launch("tighten",
+                  {iterates_.batch, n, address(gram_data(a)), address(sums), address(safety), address(scalars)},
+                  [&](cudaStream_t stream) {
+                    const auto batch = static_cast<unsigned>(iterates_.batch);
+                    const dim3 lines{static_cast<unsigned>((n + kWarps - 1) / kWarps), batch};
+                    sum_squares<<<lines, kThreads, 0, stream>>>(gram_data(a), n, pitch_of(n), sums);
+                    tighten<<<batch, kThreads, 0, stream>>>(sums, n, safety, scalars);
+                  });
+  }
+
+  // Divides line i of X by sqrt(sum_j |A_ij|), and A accordingly.
+  void rescale_lines(int from, int a) const {
     const auto n = static_cast<int>(n_);
     const auto rows = static_cast<int>(iterates_.shape.rows);
     const auto columns = static_cast<int>(iterates_.shape.columns);
     const Matrices& matrices = x(from);
-    float* const factors = iterates_.line_factors;
+    float* const factors = iterates_.lines;
     queue_.launch("rescale",
                   {iterates_.batch, rows, columns, address(gram_data(a)), address(matrices.data), matrices.stride,
                    address(factors)},

@@ -32,10 +32,13 @@ constexpr bool starts_anew(size_t step) { return step % 3 == 2; }
 
 constexpr int64_t pitch_of(int64_t columns) { return (columns + 7) / 8 * 8; }
 
-// X is not normalized: its first Gram matrix and its first product are. With f = 1 / (safety ||X||):
+// X is not normalized: its first Gram matrix A and what the first step makes of both are. With f = 1 / (safety ||X||),
+// and t = 1 / (safety^2 ||A||) where A rescales X, else 1:
 struct FirstScalars {
-  Scalars gram;     // f^2, 0
-  Scalars product;  // f, a f; the Gram form adds nothing, and has no use for a f
+  Scalars gram;        // f^2, 0
+  Scalars polynomial;  // c t^2, b t
+  Scalars grams;       // t, a t, of the Gram form
+  Scalars product;     // f sqrt(t), a f sqrt(t); the Gram form adds nothing, and has no use for the second
 };
 
 // Matrices of one shape on their way through the steps, in the type of the form.
@@ -44,11 +47,12 @@ struct Iterates {
   Form form = Form::kStandard;
   MatrixShape shape{};
   int64_t batch = 0;
-  std::array<Matrices, 2> x;            // the first holds X
-  std::array<void*, 4> grams{};         // grams_of(form), each batch x n x pitch_of(n), with n the shorter side
-  float* line_factors = nullptr;        // batch x n
-  const FirstScalars* norms = nullptr;  // one a matrix, on the device
-  float* row_squares = nullptr;         // of the result, as products sum them; null: nobody wants them, as from cuBLAS
+  std::array<Matrices, 2> x;      // the first holds X
+  std::array<void*, 4> grams{};   // grams_of(form), each batch x n x pitch_of(n), with n the shorter side
+  float* lines = nullptr;         // batch x n, for rescaling
+  double safety = 1;              // half_safety
+  FirstScalars* norms = nullptr;  // one a matrix, on the device, with t = 1
+  float* row_squares = nullptr;   // of the result, as products sum them; null: nobody wants them, as from cuBLAS
 };
 
 // Which of `x` holds the result.

@@ -65,7 +65,7 @@ __global__ void sum_slabs(const PolishMatrix* matrices, int64_t elements, double
 // What the norm is for.
 struct Settings {
   double safety = 1;
-  float first_a = 0;  // of the first step
+  Coefficients::Step first;
 };
 
 // A power of two that X is multiplied with. For fp16 it brings the norm to between 256 and 512, where elements of a
@@ -100,7 +100,10 @@ __global__ void find_norms(const double* sums, int slabs, const Settings* settin
   const auto once = static_cast<float>(f);
   if (threadIdx.x == 0) {
     factors[blockIdx.x] = power;
-    scalars[blockIdx.x] = {{static_cast<float>(f * f), 0}, {once, once * settings->first_a}};
+    const auto a = static_cast<float>(settings->first.a);
+    const auto b = static_cast<float>(settings->first.b);
+    const auto c = static_cast<float>(settings->first.c);
+    scalars[blockIdx.x] = {{static_cast<float>(f * f), 0}, {c, b}, {1, a}, {once, once * a}};
   }
   if (in_place == nullptr || power == 1) return;
   auto* const x = static_cast<__nv_bfloat16*>(in_place[blockIdx.x].matrix);
@@ -219,7 +222,7 @@ struct Layout {
   int64_t sums_bytes;
   int64_t norm_bytes;
   int64_t factor_bytes;
-  int64_t line_bytes;  // factors of rescaling, then inverses of NorMuon
+  int64_t line_bytes;  // of rescaling, then inverses of NorMuon
   int64_t square_bytes = 0;
   int64_t line_norm_bytes = 0;
   int64_t total;
@@ -277,7 +280,8 @@ class Batch {
     auto* const squares = reinterpret_cast<float*>(take(layout.square_bytes));
     auto* const line_norms = reinterpret_cast<Norms*>(take(layout.line_norm_bytes));
     iterates.norms = norms;
-    iterates.line_factors = lines;
+    iterates.safety = safety;
+    iterates.lines = lines;
     const bool sums_rows =
         options_.normuon.has_value() && options_.normuon->axis == LineAxis::kRows && cublas == nullptr;
     if (sums_rows) iterates.row_squares = squares;
@@ -348,8 +352,7 @@ class Batch {
   int64_t kind() const { return static_cast<int64_t>(form_) * 16 + static_cast<int64_t>(options_.wire); }
 
   void find_norm(double safety, double* sums, FirstScalars* norms, float* factors, bool as_it_is) const {
-    const Settings* const settings =
-        queue_.put(Settings{safety, static_cast<float>(options_.coefficients.steps.front().a)});
+    const Settings* const settings = queue_.put(Settings{safety, options_.coefficients.steps.front()});
     const int64_t elements = shape_.rows * shape_.columns;
     const int64_t slabs = divide_up(elements, kSlab);
     queue_.launch("squares", {kind(), count(), elements, address(matrices_), address(sums)}, [&](cudaStream_t stream) {
@@ -439,8 +442,8 @@ const Polisher::Known& Polisher::known(const Coefficients& coefficients) const {
 }
 
 int64_t Polisher::kind_of(const Coefficients& coefficients) const {
-  const bool rescales = coefficients.rescale != Coefficients::Rescale::kNone;
-  return std::ssize(coefficients.steps) << 2 | (rescales ? 2 : 0) | (known(coefficients).tolerates_gram ? 1 : 0);
+  const auto rescale = static_cast<int64_t>(coefficients.rescale);
+  return std::ssize(coefficients.steps) << 3 | rescale << 1 | (known(coefficients).tolerates_gram ? 1 : 0);
 }
 
 int64_t Polisher::workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const {

@@ -49,14 +49,15 @@ TEST_F(Graph, IsAnotherOneWithOtherCoefficientsOnEveryRank) {
   t.options = test::gpu_options();
   t.options.groups.resize(2);
   t.group = [](size_t) { return 0; };
-  t.steps = 9;
+  t.steps = 10;
   t.before_step = [](Optimizer& optimizer, int step) {
     Coefficients& set = optimizer.group(1).coefficients;
     if (step == 3) set.rescale = Coefficients::Rescale::kAol;
     if (step == 6) set.steps[0].a *= 1.01;  // other numbers are fine
     if (step == 8) set.steps.pop_back();
+    if (step == 9) set.rescale = Coefficients::Rescale::kGram;
   };
-  const std::vector<bool> expected{false, false, true, false, false, true, true, true, false};
+  const std::vector<bool> expected{false, false, true, false, false, true, true, true, false, false};
   EXPECT_EQ(replayed(run(t, true)), expected);
 }
 
@@ -144,6 +145,8 @@ TEST_F(Graph, FollowsTheOneThingThatChanges) {
       [](Group& group) { group.coefficients.steps.back().c *= 1.01; },
       [](Group& group) { group.coefficients.safety = 1.5; },
       [](Group& group) { group.coefficients = coefficients("jordan"); },
+      [](Group& group) { group.coefficients.rescale = Coefficients::Rescale::kGram; },
+      [](Group& group) { group.coefficients.safety = 1.25; },
       [](Group& group) { group.coefficients.rescale = Coefficients::Rescale::kAol; },
       [](Group& group) { group.every = 2; },
       [](Group&) {},  // other parameters take part in every other step

@@ -59,6 +59,9 @@ Matrix gram_form(const Coefficients& set, Matrix x, const Anew& anew) {
   double scale = 1 / (set.safety * norm * power);
   for (double& value : x.data) value = to_half(value * power);
   Matrix r = product(x, reference::transpose(x), {.alpha = scale * scale});
+  double t = 1;  // what r is to be multiplied with
+  if (set.rescale == Coefficients::Rescale::kGram) t /= set.safety * set.safety * reference::frobenius_norm(r);
+  scale *= std::sqrt(t);
   Matrix q;
   for (size_t s = 0; s < set.steps.size(); ++s) {
     const auto [a, b, c] = set.steps[s];
@@ -66,13 +69,15 @@ Matrix gram_form(const Coefficients& set, Matrix x, const Anew& anew) {
       x = product(q, x, {.alpha = scale, .symmetric = false});
       scale = 1;
       r = product(x, reference::transpose(x));
+      t = 1;
     }
-    const Matrix z = product(r, r, {.alpha = c, .beta = b, .c = &r});
-    q = s == 0 || anew(s) ? product(r, r, {.alpha = c, .beta = b, .c = &r, .gamma = a})
+    const Matrix z = product(r, r, {.alpha = c * t * t, .beta = b * t, .c = &r});
+    q = s == 0 || anew(s) ? product(r, r, {.alpha = c * t * t, .beta = b * t, .c = &r, .gamma = a})
                           : product(q, z, {.beta = a, .c = &q});
     if (s + 1 == set.steps.size() || anew(s + 1)) continue;
-    const Matrix rz = product(r, z, {.beta = a, .c = &r});
+    const Matrix rz = product(r, z, {.alpha = t, .beta = a * t, .c = &r});
     r = product(z, rz, {.beta = a, .c = &rz});
+    t = 1;
   }
   return product(q, x, {.alpha = scale, .symmetric = false});
 }
