@@ -214,11 +214,15 @@ class Group {
       const double norm = frobenius_norm(m, n);
       return norm == 0 ? 0 : 1 / (options_.coefficients.safety * std::sqrt(norm));
     };
-    const auto scale = [&](float* line, int64_t count, double by) {
-      elementwise_.scale_to_wire(line, count, static_cast<float>(by), nullptr, Dtype::kF32, line);
+    const auto scale = [&](float* values, int64_t block, int64_t rows, int64_t columns, double by) {
+      const int64_t begin = block * kNormRows;
+      const int64_t count = (std::min(rows, begin + kNormRows) - begin) * columns;
+      float* const at = values + begin * columns;
+      elementwise_.scale_to_wire(at, count, static_cast<float>(by), nullptr, Dtype::kF32, at);
     };
-    each(n, [&](int64_t m, int64_t i) { scale(gram(m, a) + i * n, n, factor(m) * factor(m)); });
-    each(shape_.rows, [&](int64_t m, int64_t i) { scale(x(m, from) + i * shape_.columns, shape_.columns, factor(m)); });
+    each(row_blocks(n), [&](int64_t m, int64_t block) { scale(gram(m, a), block, n, n, std::pow(factor(m), 2)); });
+    each(row_blocks(shape_.rows),
+         [&](int64_t m, int64_t block) { scale(x(m, from), block, shape_.rows, shape_.columns, factor(m)); });
   }
 
   void rescale(int from, int a) const {

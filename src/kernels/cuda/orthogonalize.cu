@@ -255,17 +255,17 @@ class Steps {
   // By the norm of A, of what the first step makes of X and A.
   void rescale_scalars(int a) const {
     const auto n = static_cast<int>(n_);
-    const double* const safety = queue_.put(iterates_.safety);
     float* const sums = iterates_.lines;
     FirstScalars* const scalars = iterates_.norms;
-    queue_.launch("tighten",
-                  {iterates_.batch, n, address(gram_data(a)), address(sums), address(safety), address(scalars)},
-                  [&](cudaStream_t stream) {
-                    const auto batch = static_cast<unsigned>(iterates_.batch);
-                    const dim3 lines{static_cast<unsigned>((n + kWarps - 1) / kWarps), batch};
-                    sum_squares<<<lines, kThreads, 0, stream>>>(gram_data(a), n, pitch_of(n), sums);
-                    tighten<<<batch, kThreads, 0, stream>>>(sums, n, safety, scalars);
-                  });
+    queue_.launch(
+        "tighten",
+        {iterates_.batch, n, address(gram_data(a)), address(sums), address(iterates_.safety), address(scalars)},
+        [&](cudaStream_t stream) {
+          const auto batch = static_cast<unsigned>(iterates_.batch);
+          const dim3 lines{static_cast<unsigned>((n + kWarps - 1) / kWarps), batch};
+          sum_squares<<<lines, kThreads, 0, stream>>>(gram_data(a), n, pitch_of(n), sums);
+          tighten<<<batch, kThreads, 0, stream>>>(sums, n, iterates_.safety, scalars);
+        });
   }
 
   // Divides line i of X by sqrt(sum_j |A_ij|), and A accordingly.

@@ -47,12 +47,12 @@ struct Iterates {
   Form form = Form::kStandard;
   MatrixShape shape{};
   int64_t batch = 0;
-  std::array<Matrices, 2> x;      // the first holds X
-  std::array<void*, 4> grams{};   // grams_of(form), each batch x n x pitch_of(n), with n the shorter side
-  float* lines = nullptr;         // batch x n, for rescaling
-  double safety = 1;              // half_safety
-  FirstScalars* norms = nullptr;  // one a matrix, on the device, with t = 1
-  float* row_squares = nullptr;   // of the result, as products sum them; null: nobody wants them, as from cuBLAS
+  std::array<Matrices, 2> x;       // the first holds X
+  std::array<void*, 4> grams{};    // grams_of(form), each batch x n x pitch_of(n), with n the shorter side
+  float* lines = nullptr;          // batch x n, for rescaling
+  const double* safety = nullptr;  // half_safety, on the device
+  FirstScalars* norms = nullptr;   // one a matrix, on the device, with t = 1
+  float* row_squares = nullptr;    // of the result, as products sum them; null: nobody wants them, as from cuBLAS
 };
 
 // Which of `x` holds the result.

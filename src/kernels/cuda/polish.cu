@@ -279,8 +279,9 @@ class Batch {
     auto* const lines = reinterpret_cast<float*>(take(layout.line_bytes));
     auto* const squares = reinterpret_cast<float*>(take(layout.square_bytes));
     auto* const line_norms = reinterpret_cast<Norms*>(take(layout.line_norm_bytes));
+    const Settings* const settings = queue_.put(Settings{safety, options_.coefficients.steps.front()});
     iterates.norms = norms;
-    iterates.safety = safety;
+    iterates.safety = &settings->safety;
     iterates.lines = lines;
     const bool sums_rows =
         options_.normuon.has_value() && options_.normuon->axis == LineAxis::kRows && cublas == nullptr;
@@ -289,7 +290,7 @@ class Batch {
     matrices_ = queue_.put(batch_);
     // The standard form begins with X where and as it is, if it can.
     const bool as_it_is = apart > 0 && form_ == Form::kStandard;
-    find_norm(safety, sums, norms, factors, as_it_is);
+    find_norm(settings, sums, norms, factors, as_it_is);
     if (!as_it_is) load(iterates.x[0], factors);
     Polished polished;
     polished.count = batch_.size();
@@ -351,8 +352,7 @@ class Batch {
   int64_t count() const { return static_cast<int64_t>(batch_.size()); }
   int64_t kind() const { return static_cast<int64_t>(form_) * 16 + static_cast<int64_t>(options_.wire); }
 
-  void find_norm(double safety, double* sums, FirstScalars* norms, float* factors, bool as_it_is) const {
-    const Settings* const settings = queue_.put(Settings{safety, options_.coefficients.steps.front()});
+  void find_norm(const Settings* settings, double* sums, FirstScalars* norms, float* factors, bool as_it_is) const {
     const int64_t elements = shape_.rows * shape_.columns;
     const int64_t slabs = divide_up(elements, kSlab);
     queue_.launch("squares", {kind(), count(), elements, address(matrices_), address(sums)}, [&](cudaStream_t stream) {

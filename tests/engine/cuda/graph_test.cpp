@@ -49,15 +49,15 @@ TEST_F(Graph, IsAnotherOneWithOtherCoefficientsOnEveryRank) {
   t.options = test::gpu_options();
   t.options.groups.resize(2);
   t.group = [](size_t) { return 0; };
-  t.steps = 10;
+  t.steps = 12;
   t.before_step = [](Optimizer& optimizer, int step) {
     Coefficients& set = optimizer.group(1).coefficients;
     if (step == 3) set.rescale = Coefficients::Rescale::kAol;
     if (step == 6) set.steps[0].a *= 1.01;  // other numbers are fine
     if (step == 8) set.steps.pop_back();
-    if (step == 9) set.rescale = Coefficients::Rescale::kGram;
+    if (step == 11) set.rescale = Coefficients::Rescale::kGram;
   };
-  const std::vector<bool> expected{false, false, true, false, false, true, true, true, false, false};
+  const std::vector<bool> expected{false, false, true, false, false, true, true, true, false, false, true, false};
   EXPECT_EQ(replayed(run(t, true)), expected);
 }
 

@@ -147,7 +147,7 @@ class HostStream final : public Kernels, public Stream {
     signature_.insert(signature_.end(), numbers.begin(), numbers.end());
   }
   int64_t kind_of(const Coefficients& coefficients) const override {
-    return std::ssize(coefficients.steps) << 1 | (coefficients.rescale == Coefficients::Rescale::kNone ? 0 : 1);
+    return std::ssize(coefficients.steps) << 2 | static_cast<int64_t>(coefficients.rescale);
   }
 
   // One after the other, exchanges too.
