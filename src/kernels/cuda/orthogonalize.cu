@@ -44,17 +44,20 @@ __global__ void find_line_factors(const T* a, int n, int64_t pitch, float* facto
   if (threadIdx.x == 0) factors[line] = sum > 0 ? rsqrtf(sum) : 0.0F;
 }
 
-// sum_j A_ij^2, by a warp a line.
+// Sums of squares of lines, by a warp a line, that make up ||A||^2: up to the diagonal, what is before it twice.
 template <typename T>
 __global__ void sum_squares(const T* a, int n, int64_t pitch, float* sums) {
   const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= n) return;
   const int64_t line = static_cast<int64_t>(blockIdx.y) * n + row;
   float sum = 0;
-  for (int j = static_cast<int>(threadIdx.x) % kWarp * kOctet; j < n; j += kWarp * kOctet) {
+  for (int j = static_cast<int>(threadIdx.x) % kWarp * kOctet; j <= row; j += kWarp * kOctet) {
     const Octet octet = load_octet(a + line * pitch + j, n - j);
 #pragma unroll
-    for (int i = 0; i < kOctet; ++i) sum += octet.v[i] * octet.v[i];
+    for (int i = 0; i < kOctet; ++i) {
+      const float square = octet.v[i] * octet.v[i];
+      sum += j + i < row ? 2 * square : j + i == row ? square : 0.0F;
+    }
   }
   for (int offset = kWarp / 2; offset > 0; offset /= 2) sum += __shfl_down_sync(0xffffffff, sum, offset);
   if (threadIdx.x % kWarp == 0) sums[line] = sum;
