@@ -38,8 +38,7 @@ struct Coefficients {
 
     bool operator==(const Step&) const = default;
   };
-  // What the first Gram matrix A changes before the first step. Either bounds the spectral norm by 1, more tightly than
-  // ||X||_F does.
+  // What the first Gram matrix A changes before the first step. Either way bounds the spectral norm by 1.
   enum class Rescale : uint8_t {
     kNone,
     kAol,   // rows (tall matrices: columns) times rsqrt(sum_j |A_ij|); changes the polar factor
