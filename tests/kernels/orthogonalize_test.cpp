@@ -162,7 +162,7 @@ TEST(Orthogonalize, TheGramNormComesNearerToOrthogonal) {
       for (int64_t i = 0; i < shape.rows; ++i) off.at(i, i) -= 1;
       return reference::frobenius_norm(off);
     };
-    EXPECT_LT(error("polar_express_tight"), 0.95 * error("polar_express")) << name_of(shape);
+    EXPECT_LT(error("polar_express_tight"), 0.95 * error("polar_express")) << name_of(shape);  // 0.88, 0.73
   }
 }
 
