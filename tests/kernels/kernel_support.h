@@ -66,16 +66,6 @@ class Scratch {
   int64_t bytes_;
 };
 
-inline reference::NewtonSchulz reference_options(const Coefficients& set, double eps = 0) {
-  reference::NewtonSchulz options;
-  for (const Coefficients::Step& step : set.steps) options.steps.push_back({step.a, step.b, step.c});
-  options.safety = set.safety;
-  options.eps = eps;
-  options.aol = set.rescale == Coefficients::Rescale::kAol;
-  options.gram_norm = set.rescale == Coefficients::Rescale::kGram;
-  return options;
-}
-
 // The parts of polish, one by one.
 class CpuParts {
  public:

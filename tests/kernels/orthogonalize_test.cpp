@@ -8,6 +8,7 @@
 
 #include "kernel_support.h"
 #include "muster/error.h"
+#include "support/reference_options.h"
 
 namespace muster::kernels {
 namespace {
@@ -38,7 +39,7 @@ TEST(Orthogonalize, AgreesWithTheReferenceForEveryShapeSetAndForm) {
     for (const std::string_view name : coefficient_names()) {
       const Coefficients set = coefficients(name);
       const reference::Matrix expected =
-          reference::newton_schulz({shape.rows, shape.columns, to_double(input)}, reference_options(set));
+          reference::newton_schulz({shape.rows, shape.columns, to_double(input)}, test::reference_options(set));
       const double tolerance = std::min(shape.rows, shape.columns) == 1 ? kSingleTolerance : kTolerance;
       for (const Form form : {Form::kStandard, Form::kGram}) {
         EXPECT_LT(distance(orthogonalized(set, shape, input, form), expected), tolerance)
@@ -55,7 +56,7 @@ TEST(Orthogonalize, TakesAnyNumberOfSteps) {
   for (size_t steps = 1; steps <= 8; ++steps) {
     set.steps.assign(steps, set.steps.front());
     const reference::Matrix expected =
-        reference::newton_schulz({shape.rows, shape.columns, to_double(input)}, reference_options(set));
+        reference::newton_schulz({shape.rows, shape.columns, to_double(input)}, test::reference_options(set));
     for (const Form form : {Form::kStandard, Form::kGram}) {
       EXPECT_LT(distance(orthogonalized(set, shape, input, form), expected), kTolerance) << steps;
     }
@@ -193,7 +194,7 @@ TEST(Orthogonalize, EpsShrinksWhatIsSmall) {
   std::vector<float> output(72);
   const cpu::MatrixPair pair{input.data(), output.data()};
   kernels.orthogonalize(options, {6, 12}, std::span(&pair, 1), scratch.get());
-  const auto expected = reference::newton_schulz({6, 12, to_double(input)}, reference_options(set, 1e-5));
+  const auto expected = reference::newton_schulz({6, 12, to_double(input)}, test::reference_options(set, 1e-5));
   EXPECT_LT(distance(output, expected), kTolerance);
 }
 

@@ -9,6 +9,7 @@
 #include "polishing.h"
 #include "reference/reference.h"
 #include "spectra.h"
+#include "support/reference_options.h"
 
 namespace muster::kernels::cuda {
 namespace {
@@ -27,11 +28,8 @@ reference::Matrix exactly(MatrixShape shape, const Values& values) {
 }
 
 reference::Matrix expected(const Coefficients& set, MatrixShape shape, const Values& input) {
-  reference::NewtonSchulz options;
-  for (const Coefficients::Step& step : set.steps) options.steps.push_back({step.a, step.b, step.c});
+  reference::NewtonSchulz options = test::reference_options(set);
   options.safety = half_safety(set);
-  options.aol = set.rescale == Coefficients::Rescale::kAol;
-  options.gram_norm = set.rescale == Coefficients::Rescale::kGram;
   return reference::newton_schulz(exactly(shape, input), options);
 }
 
