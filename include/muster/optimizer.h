@@ -32,6 +32,11 @@ struct ParameterMemory {
   void* extra = nullptr;  // as the form says. Of replicas, only the one that updates an element may keep it up to date
   WeightForm form = WeightForm::kF32;
   int32_t group = 0;  // which of the groups it follows
+  // With StateKeeper::kHolders: this rank's state, contiguous, on the device of the weights. The engine reads what it
+  // finds there. Null where the parameter has no such state, or this rank holds nothing of it.
+  void* momentum = nullptr;    // Muon and NorMuon, in OptimizerOptions::momentum; AdamW and Lion: f32, first moments
+  void* second = nullptr;      // AdamW: f32, second moments. Both have the shape of the shard
+  void* statistics = nullptr;  // NorMuon: f32, the local part of statistics_layout()
 };
 
 // Where weights, gradients and state are, and where a rank computes.
@@ -51,6 +56,10 @@ struct OptimizerOptions {
   Dtype momentum = Dtype::kF32;  // f32 or bf16
   int threads = 1;
   uint64_t seed = 0;  // of stochastic rounding
+  // Counters in memory of the caller's, which the engine starts from: {steps done, seed} on the host, and the updates
+  // done per parameter, on the device. Null: the engine has its own, which start at zero.
+  int64_t* counters = nullptr;
+  int64_t* updates = nullptr;
   Device device{};
   // Waves may start before step(), as gradients come: begin_step() and ready(). The plan's `order` says how they come,
   // and AdamW and Lion go last. Without what needs all gradients first: clipping, norms, policies for non-finite ones,
@@ -191,6 +200,13 @@ class Optimizer {
   // This rank's shard of a parameter, and what else its form says, is at these addresses now, values and all. Not
   // collective. Throws InvalidArgument.
   void move(int32_t parameter, void* weight, void* extra = nullptr);
+  // The state that holders keep is elsewhere now. Null: where it was.
+  struct StateMemory {
+    void* momentum = nullptr;
+    void* second = nullptr;
+    void* statistics = nullptr;
+  };
+  void move_state(int32_t parameter, const StateMemory& state);
 
   const StepStats& last_step() const;            // the last that was not refused
   const std::vector<TraceEvent>& trace() const;  // of the last step, if it was asked for
@@ -200,6 +216,10 @@ class Optimizer {
   StateTensor export_state(const std::string& name);  // all ranks together; each gets the whole
   // All ranks give the same, each name once. Checks everything first.
   void import_state(std::span<const StateTensor> tensors);
+
+  // The caller has restored weights and all state in its own memory: the optimizer goes on after an error. Not
+  // collective; ranks that restored another number of steps are named by the next step().
+  void restored();
 
   // A checkpoint is a directory. save() replaces the one that is there when the new one is whole: whatever happens in
   // between, one of the two loads. All ranks together, on a file system they share.

@@ -50,6 +50,12 @@ struct MatrixSpec {
   bool operator==(const MatrixSpec&) const = default;
 };
 
+// Who keeps what is carried from step to step: momentum, moments, NorMuon's statistics.
+enum class StateKeeper : uint8_t {
+  kEngine,   // the engine, each element once: with one of the replicas, or with the owner of the matrix
+  kHolders,  // every rank that holds an element, in memory of the caller's laid out like the weights
+};
+
 // Whose shape gives the scale of the step: each matrix's own, or that of the parameter it is a block of.
 enum class ScaleShape : uint8_t { kBlock, kParameter };
 
@@ -61,7 +67,8 @@ struct Parameter {
   Layout layout;
   Algorithm algorithm = Algorithm::kNorMuon;
   NormAxis norm_axis = NormAxis::kLonger;
-  MatrixSpec matrices;  // ignored by AdamW and Lion
+  MatrixSpec matrices;                              // ignored by AdamW and Lion
+  StateKeeper state_keeper = StateKeeper::kEngine;  // kHolders: not for replicas whose gradients are averaged here
   // The next three steer the size of the step, never the plan.
   int output_dim = 0;  // 0: a matrix is (output, input); 1: stored transposed
   ScaleShape scale_shape = ScaleShape::kBlock;
@@ -78,6 +85,17 @@ struct Problem {
   bool grad_sync = false;
   std::vector<int64_t> group_sizes;  // for Strategy::kGrouped, in parameters; empty: one group a kind
 };
+
+// NorMuon's statistics of a parameter whose holders keep them: a tensor of shape (batch..., lines), or (lines) where
+// `view` or `flatten` reads the parameter in another shape. It is cut over the parameter's mesh: axes that cut a batch
+// dimension cut the same one here, in the same way; axes that cut rows or columns cut the lines into chunks, in the
+// order of the mesh.
+struct StatisticsLayout {
+  Shape shape;            // empty: the parameter has none
+  Shape local_shape;      // of one rank
+  std::vector<int> dims;  // which dimension each mesh axis cuts; -1: none
+};
+StatisticsLayout statistics_layout(const Problem& problem, int32_t parameter, int32_t rank);
 
 // Throws InvalidArgument, naming the parameter or mesh and the value, unless every layout and every matrix makes sense.
 void validate(const Problem& problem);

@@ -115,6 +115,31 @@ void import_state(Engine& engine, const nb::list& given) {
   engine.optimizer().import_state(tensors);
 }
 
+// Runs in every step, for every parameter and entry of its state: nothing but comparisons of addresses.
+bool same_objects(const nb::list& containers, const nb::list& flat) {
+  const auto expected = static_cast<Py_ssize_t>(flat.size());
+  Py_ssize_t at = 0;
+  const auto is_next = [&](PyObject* object) { return at < expected && PyList_GetItem(flat.ptr(), at++) == object; };
+  for (Py_ssize_t c = 0; c < static_cast<Py_ssize_t>(containers.size()); ++c) {
+    PyObject* const container = PyList_GetItem(containers.ptr(), c);
+    if (PyList_Check(container)) {
+      const Py_ssize_t items = PyList_Size(container);
+      for (Py_ssize_t i = 0; i < items; ++i) {
+        if (!is_next(PyList_GetItem(container, i))) return false;
+      }
+    } else if (PyDict_Check(container)) {
+      PyObject* key = nullptr;
+      PyObject* value = nullptr;
+      for (Py_ssize_t place = 0; PyDict_Next(container, &place, &key, &value) != 0;) {
+        if (!is_next(value)) return false;
+      }
+    } else {
+      return false;
+    }
+  }
+  return at == expected;
+}
+
 void bind_options(nb::module_& module) {
   nb::enum_<NonFinite>(module, "NonFinite")
       .value("ignore", NonFinite::kIgnore)
@@ -129,10 +154,18 @@ void bind_options(nb::module_& module) {
   nb::class_<ParameterMemory>(module, "ParameterMemory")
       .def(
           "__init__",
-          [](ParameterMemory* memory, uintptr_t weight, WeightForm form, int32_t group, uintptr_t extra) {
-            new (memory) ParameterMemory{reinterpret_cast<void*>(weight), reinterpret_cast<void*>(extra), form, group};
+          [](ParameterMemory* memory, uintptr_t weight, WeightForm form, int32_t group, uintptr_t extra,
+             uintptr_t momentum, uintptr_t second, uintptr_t statistics) {
+            new (memory) ParameterMemory{reinterpret_cast<void*>(weight),
+                                         reinterpret_cast<void*>(extra),
+                                         form,
+                                         group,
+                                         reinterpret_cast<void*>(momentum),
+                                         reinterpret_cast<void*>(second),
+                                         reinterpret_cast<void*>(statistics)};
           },
-          "weight"_a, "form"_a, "group"_a, "extra"_a = 0);
+          "weight"_a, "form"_a, "group"_a, "extra"_a = 0, "momentum"_a = 0, "second"_a = 0, "statistics"_a = 0,
+          "Addresses of this rank's shard and, where its holders keep it, of its state.");
   nb::class_<Device>(module, "Device")
       .def_static("cpu", [] { return Device{}; })
       .def_static(
@@ -149,6 +182,16 @@ void bind_options(nb::module_& module) {
       .def_rw("momentum", &OptimizerOptions::momentum)
       .def_rw("threads", &OptimizerOptions::threads)
       .def_rw("seed", &OptimizerOptions::seed)
+      .def_prop_rw(
+          "steps_address",
+          [](const OptimizerOptions& options) { return reinterpret_cast<uintptr_t>(options.counters); },
+          [](OptimizerOptions& options, uintptr_t address) { options.counters = reinterpret_cast<int64_t*>(address); },
+          "Two int64 on the host, steps and seed; 0: the engine has its own.")
+      .def_prop_rw(
+          "updates_address",
+          [](const OptimizerOptions& options) { return reinterpret_cast<uintptr_t>(options.updates); },
+          [](OptimizerOptions& options, uintptr_t address) { options.updates = reinterpret_cast<int64_t*>(address); },
+          "One int64 per parameter, on the device; 0: the engine has its own.")
       .def_rw("device", &OptimizerOptions::device)
       .def_rw("overlap", &OptimizerOptions::overlap)
       .def_rw("graph", &OptimizerOptions::graph);
@@ -166,6 +209,8 @@ void bind_options(nb::module_& module) {
 
 void bind_optimizer(nb::module_& module) {
   bind_options(module);
+  module.def("same_objects", &same_objects, "containers"_a, "flat"_a,
+             "Whether the items of lists and the values of dicts, in order, are the very objects of `flat`.");
   using NoGil = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Engine>(module, "Optimizer")
       .def(nb::init<Problem, OptimizerOptions, Communicator&, std::vector<ParameterMemory>>(), "problem"_a, "options"_a,
@@ -206,10 +251,18 @@ void bind_optimizer(nb::module_& module) {
           "stream"_a, "Keeps the order with this stream from now on.")
       .def(
           "move",
-          [](Engine& engine, int32_t parameter, uintptr_t weight, uintptr_t extra) {
+          [](Engine& engine, int32_t parameter, uintptr_t weight, uintptr_t extra, uintptr_t momentum, uintptr_t second,
+             uintptr_t statistics) {
             engine.optimizer().move(parameter, reinterpret_cast<void*>(weight), reinterpret_cast<void*>(extra));
+            engine.optimizer().move_state(parameter,
+                                          {reinterpret_cast<void*>(momentum), reinterpret_cast<void*>(second),
+                                           reinterpret_cast<void*>(statistics)});
           },
-          "parameter"_a, "weight"_a, "extra"_a = 0, "This rank's shard of it is at these addresses now.")
+          "parameter"_a, "weight"_a, "extra"_a = 0, "momentum"_a = 0, "second"_a = 0, "statistics"_a = 0,
+          "This rank's shard of it is at these addresses now; its state, where 0, is where it was.")
+      .def(
+          "restored", [](Engine& engine) { engine.optimizer().restored(); }, NoGil(),
+          "The caller has written weights and all state in place: go on after an error. Not collective.")
       .def(
           "stats", [](Engine& engine) { return stats(engine.optimizer().last_step()); },
           nb::sig("def stats(self) -> dict[str, typing.Any]"))

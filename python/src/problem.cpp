@@ -38,6 +38,9 @@ void bind_enums(nb::module_& module) {
   nb::enum_<ScaleShape>(module, "ScaleShape")
       .value("block", ScaleShape::kBlock)
       .value("parameter", ScaleShape::kParameter);
+  nb::enum_<StateKeeper>(module, "StateKeeper")
+      .value("engine", StateKeeper::kEngine)
+      .value("holders", StateKeeper::kHolders);
   nb::enum_<MomentumForm>(module, "MomentumForm").value("ema", MomentumForm::kEma).value("sum", MomentumForm::kSum);
   nb::enum_<Decay>(module, "Decay").value("plain", Decay::kPlain).value("cautious", Decay::kCautious);
   nb::enum_<StepScale>(module, "StepScale")
@@ -106,6 +109,7 @@ void bind_parameters(nb::module_& module) {
       .def_rw("algorithm", &Parameter::algorithm)
       .def_rw("norm_axis", &Parameter::norm_axis)
       .def_rw("matrices", &Parameter::matrices)
+      .def_rw("state_keeper", &Parameter::state_keeper)
       .def_rw("output_dim", &Parameter::output_dim)
       .def_rw("scale_shape", &Parameter::scale_shape)
       .def_rw("multiplier", &Parameter::multiplier);
@@ -118,6 +122,25 @@ void bind_parameters(nb::module_& module) {
       .def_rw("wire", &Problem::wire)
       .def_rw("grad_sync", &Problem::grad_sync)
       .def("validate", [](const Problem& problem) { validate(problem); });
+  module.def(
+      "statistics",
+      [](const Problem& problem, int32_t rank) {
+        nb::list out;
+        for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
+          const StatisticsLayout layout = statistics_layout(problem, p, rank);
+          if (layout.shape.empty()) {
+            out.append(nb::none());
+          } else {
+            out.append(nb::make_tuple(layout.shape, layout.local_shape, layout.dims));
+          }
+        }
+        return out;
+      },
+      "problem"_a, "rank"_a,
+      nb::sig("def statistics(problem: Problem, rank: int) -> list[tuple[list[int], list[int], list[int]] | None]"),
+      "Per parameter, NorMuon's statistics that its holders keep: the whole shape, this rank's, and which dimension "
+      "each "
+      "axis of its mesh cuts (-1: none).");
 }
 
 void bind_groups(nb::module_& module) {

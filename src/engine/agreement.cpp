@@ -87,6 +87,16 @@ void check_memory(const Problem& problem, const Holdings& holdings, std::span<co
     if (holdings.any(p) && mine.extra == nullptr && extra_bytes(mine.form) > 0) {
       refuse(fmt::format("no {} on rank {}", mine.form == WeightForm::kBf16Master ? "master" : "mantissa", rank));
     }
+    if (parameter.state_keeper != StateKeeper::kHolders) continue;
+    if (holdings.any(p) && mine.momentum == nullptr) refuse(fmt::format("no memory for momentum on rank {}", rank));
+    if (holdings.any(p) && mine.second == nullptr && parameter.algorithm == Algorithm::kAdamW) {
+      refuse(fmt::format("no memory for second moments on rank {}", rank));
+    }
+    const StatisticsLayout statistics = statistics_layout(problem, static_cast<int32_t>(p), rank);
+    if (!statistics.shape.empty() && element_count(statistics.local_shape) > 0 && mine.statistics == nullptr) {
+      refuse(fmt::format("no memory for statistics of shape [{}] on rank {}", fmt::join(statistics.local_shape, ","),
+                         rank));
+    }
   }
 }
 

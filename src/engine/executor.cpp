@@ -157,6 +157,7 @@ void Executor::start_in(const Run& run, size_t w) {
     clear(run, w, wave.zero);
     pack(run, placed<PackStep>(wave.pack, part(run, w)));
     copy(run, w, wave.gather);
+    copy_lines(run, w, wave.lines_in, Lines::kToPart);
     for (const int64_t width : {2, 4}) {
       std::vector<kernels::CopyBlock> blocks;
       for (const GradientStep& step : wave.gradients) {
@@ -187,10 +188,12 @@ void Executor::pack(const Run& run, std::span<const Placed<PackStep>> steps) {
     const auto& [step, base] = steps[i];
     const Dtype dtype = problem_.parameters[step->parameter].grad_dtype;
     const Group& g = group(step->parameter);
+    const State::MomentumRows momentum = state_.momentum(step->parameter, step->block, step->momentum);
+    const bool travels = step->block.second != PackStep::kNowhere;
     blocks.push_back({step->block.rows, step->block.columns,
                       at(run.input.gradients[step->parameter], step->block.first, byte_size(dtype)),
-                      step->block.first_stride, state_.momentum(step->momentum), step->block.columns,
-                      base + step->block.second * wire_bytes_, step->block.second_stride,
+                      step->block.first_stride, momentum.data, momentum.stride,
+                      travels ? base + step->block.second * wire_bytes_ : nullptr, step->block.second_stride,
                       active(run, step->parameter)});
     if (i + 1 < steps.size()) {
       const int32_t next = steps[i + 1].step->parameter;
@@ -215,6 +218,7 @@ void Executor::compute(const Run& run, size_t w) {
   {
     const auto timed = recorder_.span(Stage::kAssemble, static_cast<int32_t>(w));
     copy(run, w, wave.assemble);
+    copy_lines(run, w, wave.assemble_lines);
   }
   sum_replicas(run, w);
   momentum_of_averages(run, w);
@@ -233,7 +237,7 @@ void Executor::momentum_of_averages(const Run& run, size_t w) {
     const OwnerMomentumStep& step = steps[i];
     const Group& g = group(step.parameter);
     blocks.push_back({1, step.count, reinterpret_cast<float*>(part(run, w)) + step.sum, step.count,
-                      state_.momentum(step.momentum), step.count, part(run, w) + step.assembled * wire_bytes_,
+                      state_.owner_momentum(step.momentum), step.count, part(run, w) + step.assembled * wire_bytes_,
                       step.count, active(run, step.parameter)});
     if (i + 1 < steps.size() && &group(steps[i + 1].parameter) == &g) continue;
     kernels_.momentum_pack({Dtype::kF32, momentum_, problem_.wire, g.momentum_form, g.nesterov, run.input.grad_scale,
@@ -250,8 +254,9 @@ void Executor::orthogonalize(const Run& run, size_t w, const OwnedBatch& batch) 
              std::vector<kernels::PolishMatrix> matrices;
              for (size_t i = first; i < first + count; ++i) {
                const OwnedMatrix& m = batch.matrices[i];
-               float* const variance = m.spare >= 0 ? reinterpret_cast<float*>(part(run, w) + m.spare)
-                                                    : state_.variance(std::max<int64_t>(m.variance, 0));
+               float* const variance = m.assembled_variance >= 0
+                                           ? reinterpret_cast<float*>(part(run, w) + m.assembled_variance)
+                                           : state_.variance(m.parameter, m.variance);
                matrices.push_back({part(run, w) + m.assembled * wire_bytes_, variance,
                                    m.parameter < 0 ? nullptr : active(run, m.parameter)});
              }
@@ -260,34 +265,33 @@ void Executor::orthogonalize(const Run& run, size_t w, const OwnedBatch& batch) 
 }
 
 void Executor::orthogonalize(const Run& run, size_t w, const HomeBatch& batch) {
-  in_lanes(
-      batch.key, true, batch.matrices.size(),
-      [&](size_t first, size_t count, const Workshop& shop, std::byte* workspace) {
-        std::vector<kernels::PolishMatrix> matrices;
-        std::vector<Placed<PackStep>> packs;
-        std::vector<Placed<ApplyStep>> applies;
-        matrices.reserve(count);
-        packs.reserve(count);
-        applies.reserve(count);
-        for (size_t i = 0; i < count; ++i) {
-          const HomeMatrix& m = batch.matrices[first + i];
-          std::byte* const update = workspace + static_cast<int64_t>(i) * shop.update_bytes;
-          matrices.push_back({update, state_.variance(std::max<int64_t>(m.variance, 0)), active(run, m.parameter)});
-          for (const PackStep& step : m.pack) packs.push_back({&step, update});
-          for (const ApplyStep& step : m.apply) applies.push_back({&step, update});
-        }
-        {
-          const auto timed = recorder_.span(Stage::kPack, static_cast<int32_t>(w));
-          pack(run, packs);
-        }
-        const kernels::Workspace scratch{workspace + shop.matrices * shop.update_bytes, shop.kernel_bytes};
-        if (may_join(run, applies)) {
-          polish_and_apply(run, w, batch.key, matrices, scratch, applies);
-        } else {
-          polish(w, batch.key, matrices, scratch);
-          apply(run, applies);
-        }
-      });
+  in_lanes(batch.key, true, batch.matrices.size(),
+           [&](size_t first, size_t count, const Workshop& shop, std::byte* workspace) {
+             std::vector<kernels::PolishMatrix> matrices;
+             std::vector<Placed<PackStep>> packs;
+             std::vector<Placed<ApplyStep>> applies;
+             matrices.reserve(count);
+             packs.reserve(count);
+             applies.reserve(count);
+             for (size_t i = 0; i < count; ++i) {
+               const HomeMatrix& m = batch.matrices[first + i];
+               std::byte* const update = workspace + static_cast<int64_t>(i) * shop.update_bytes;
+               matrices.push_back({update, state_.variance(m.parameter, m.variance), active(run, m.parameter)});
+               for (const PackStep& step : m.pack) packs.push_back({&step, update});
+               for (const ApplyStep& step : m.apply) applies.push_back({&step, update});
+             }
+             {
+               const auto timed = recorder_.span(Stage::kPack, static_cast<int32_t>(w));
+               pack(run, packs);
+             }
+             const kernels::Workspace scratch{workspace + shop.matrices * shop.update_bytes, shop.kernel_bytes};
+             if (may_join(run, applies)) {
+               polish_and_apply(run, w, batch.key, matrices, scratch, applies);
+             } else {
+               polish(w, batch.key, matrices, scratch);
+               apply(run, applies);
+             }
+           });
 }
 
 // Apply takes one call, which may be that of polish too. Where calls return when they are done they stay two, because
@@ -394,14 +398,15 @@ void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps
     const Dtype dtype = gradient_dtype(step);
     const void* const grad = step.sum >= 0 ? part(run, w) + step.sum * 4
                                            : at(run.input.gradients[step.parameter], step.first, byte_size(dtype));
-    ranges.push_back({step.count, grad, state_.first_moment(step.moments.first),
-                      state_.second_moment(step.moments.second), weight(step.parameter, step.first, 0, step.index, 0),
-                      p.multiplier, stream_ == nullptr ? nullptr : state_.updates() + step.parameter,
-                      active(run, step.parameter)});
+    const State::MomentPointers moments = state_.moments(step.parameter, step.first, step.moments);
+    ranges.push_back({step.count, grad, moments.first, moments.second,
+                      weight(step.parameter, step.first, 0, step.index, 0), p.multiplier,
+                      stream_ == nullptr ? nullptr : state_.updates() + step.parameter, active(run, step.parameter)});
     if (i + 1 < steps.size() && alike(step, steps[i + 1])) continue;
     const WeightForm form = memory_[step.parameter].form;
     const Block block{1, step.count, step.first, step.count, 0, step.count, 0, 0};
-    watch(run, step.parameter, block, true, [&] {
+    const bool counts = !state_.held(step.parameter) || state_.stands_for(step.parameter);
+    watch(run, step.parameter, block, counts, [&] {
       if (p.algorithm == Algorithm::kLion) {
         kernels_.lion({dtype, form, g.decay, numbers, g.beta1, g.beta2, run.input.grad_scale, run.input.clip,
                        rates(step.parameter)},
@@ -463,6 +468,8 @@ void Executor::start_out(const Run& run, size_t w) {
     const auto timed = recorder_.span(Stage::kStage, static_cast<int32_t>(w));
     clear(run, w, wave.zero_out);
     copy(run, w, wave.stage_out);
+    copy_lines(run, w, wave.stage_lines);
+    copy_lines(run, w, wave.lines_out, Lines::kToPart);
     copy_weights(run, w, wave.weights_out, true);
   }
   in_flight_[w].out = exchange(run, w, wave.send_out, wave.receive_out, "out");
@@ -472,6 +479,7 @@ void Executor::finish(const Run& run, size_t w) {
   const WaveProgram& wave = run.wave(w);
   land(in_flight_[w].out, w, Stage::kWaitOut, "out");
   apply(run, placed<ApplyStep>(wave.apply, part(run, w)));
+  copy_lines(run, w, wave.lines_back, Lines::kFromPart);
   if (wave.weights_in.empty()) return;
   const auto timed = recorder_.span(Stage::kApply, static_cast<int32_t>(w), "weights");
   copy_weights(run, w, wave.weights_in, false);

@@ -131,6 +131,10 @@ class Executor {
   static std::vector<Placed<Step>> placed(std::span<const Step> steps, std::byte* base);
   void update(const Run& run, size_t w, std::span<const RangeStep> steps);
   void copy(const Run& run, size_t w, std::span<const CopyStep> steps);
+  // NorMuon's statistics, between where this rank keeps them and the wave's part, or within that.
+  enum class Lines : uint8_t { kToPart, kFromPart };
+  void copy_lines(const Run& run, size_t w, std::span<const LineStep> steps, Lines direction);
+  void copy_lines(const Run& run, size_t w, std::span<const CopyStep> steps);
   void copy_weights(const Run& run, size_t w, std::span<const WeightStep> steps, bool out);
   void clear(const Run& run, size_t w, std::span<const Span> spans);
   Flight exchange(const Run& run, size_t w, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,

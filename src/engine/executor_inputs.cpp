@@ -25,10 +25,13 @@ std::vector<int64_t> Executor::inputs(const Program& program, const StepInput& i
                            number(input.clip),
                            number(input.changes),
                            number(lend_rates())};
-  out.reserve(out.size() + groups_.size() + 3 * memory_.size());
+  out.reserve(out.size() + groups_.size() + 6 * memory_.size());
   for (const Group& g : groups_) out.push_back(static_cast<int64_t>(fingerprint_but_rates(g)));
   for (const void* const gradient : input.gradients) out.push_back(number(gradient));
-  for (const ParameterMemory& m : memory_) out.insert(out.end(), {number(m.weight), number(m.extra)});
+  for (const ParameterMemory& m : memory_) {
+    out.insert(out.end(),
+               {number(m.weight), number(m.extra), number(m.momentum), number(m.second), number(m.statistics)});
+  }
   return out;
 }
 

@@ -112,6 +112,27 @@ void Executor::copy(const Run& run, size_t w, std::span<const CopyStep> steps) {
   if (!blocks.empty()) kernels_.copy(wire_bytes_, blocks);
 }
 
+void Executor::copy_lines(const Run& run, size_t w, std::span<const LineStep> steps, Lines direction) {
+  std::vector<kernels::CopyBlock> blocks;
+  auto* const f32 = reinterpret_cast<float*>(part(run, w));
+  for (const LineStep& step : steps) {
+    float* const kept = state_.variance(step.parameter, step.held);
+    float* const staged = f32 + step.staged;
+    const bool in = direction == Lines::kToPart;
+    blocks.push_back({1, step.count, in ? kept : staged, step.count, in ? staged : kept, step.count});
+  }
+  if (!blocks.empty()) kernels_.copy(sizeof(float), blocks);
+}
+
+void Executor::copy_lines(const Run& run, size_t w, std::span<const CopyStep> steps) {
+  std::vector<kernels::CopyBlock> blocks;
+  auto* const f32 = reinterpret_cast<float*>(part(run, w));
+  for (const CopyStep& step : steps) {
+    blocks.push_back({step.rows, step.columns, f32 + step.from, step.from_stride, f32 + step.to, step.to_stride});
+  }
+  if (!blocks.empty()) kernels_.copy(sizeof(float), blocks);
+}
+
 // Sums in the order of the ranks, in f32.
 void Executor::sum_replicas(const Run& run, size_t w) {
   const WaveProgram& wave = run.wave(w);

@@ -49,12 +49,11 @@ void Optimizer::Impl::build() {
   plan_ = make_plan(problem_, options_.plan);
   kernels_ = make_kernels(options_.device, options_.threads);
   recorder_.follow(kernels_->stream());
-  state_.emplace(*catalog_, plan_, rank_, options_.momentum, memory_, *kernels_);
+  state_.emplace(*catalog_, plan_, rank_, options_, memory_, *kernels_);
   const engine::Program& all =
       programs_.emplace(std::vector<bool>{}, engine::compile(*catalog_, plan_, rank_, group_of_, {}, *state_))
           .first->second;
   state_->allocate();
-  state_->seed = static_cast<int64_t>(options_.seed);
   const int64_t cap = options_.plan.strategy == Strategy::kGlobal ? options_.plan.scratch_bytes : 0;
   executor_.emplace(*catalog_, memory_, options_.groups, group_of_, options_.momentum, cap, *kernels_, *state_,
                     recorder_, all);
@@ -323,6 +322,8 @@ double Optimizer::grad_norm(std::span<void* const> gradients, double grad_scale)
 void Optimizer::synchronize() { impl_->synchronize(); }
 void Optimizer::follow(void* stream) { impl_->follow(stream); }
 void Optimizer::move(int32_t parameter, void* weight, void* extra) { impl_->move(parameter, weight, extra); }
+void Optimizer::move_state(int32_t parameter, const StateMemory& state) { impl_->move_state(parameter, state); }
+void Optimizer::restored() { impl_->restored(); }
 const StepStats& Optimizer::last_step() const { return impl_->recorder_.last_stats; }
 const std::vector<TraceEvent>& Optimizer::trace() const { return impl_->recorder_.last_events; }
 

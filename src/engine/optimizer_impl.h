@@ -86,6 +86,8 @@ class Optimizer::Impl {
     throw InvalidArgument(fmt::format("parameter {}: expected 0 to {}", parameter, memory_.size() - 1));
   }
   void move(int32_t parameter, void* weight, void* extra);
+  void move_state(int32_t parameter, const StateMemory& state);
+  void restored();
   void save(const std::string& directory);
   void load(const std::string& directory);
 

@@ -55,6 +55,22 @@ void Optimizer::Impl::move(int32_t parameter, void* weight, void* extra) {
   memory_[parameter] = moved[parameter];  // in place: others look at it
 }
 
+void Optimizer::Impl::move_state(int32_t parameter, const StateMemory& state) {
+  require_no_step();
+  check_number(parameter);
+  ParameterMemory& memory = memory_[parameter];
+  if (state.momentum != nullptr) memory.momentum = state.momentum;
+  if (state.second != nullptr) memory.second = state.second;
+  if (state.statistics != nullptr) memory.statistics = state.statistics;
+}
+
+void Optimizer::Impl::restored() {
+  require_no_step();
+  settle(0);
+  broken_.clear();
+  refused_.clear();
+}
+
 StateTensor Optimizer::Impl::export_state(const std::string& name) {
   require_whole();
   require_no_step();

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "muster/error.h"
 #include "plan/exchange.h"
+#include "plan/line_routes.h"
 #include "plan/replicas.h"
 #include "plan/scratch.h"
 
@@ -79,7 +81,9 @@ class Compiler {
     wave.bytes = std::max(wave.bytes, end);
 
     compile_in(wave, in);
+    update_other_replicas(wave, w);
     compile_out(wave, out);
+    compile_lines(wave, in, out);
     for (auto& [key, batch] : home_) wave.home.push_back(std::move(batch));
   }
 
@@ -100,6 +104,9 @@ class Compiler {
     std::vector<Transfer> out;
     for (const plan::Message& message : messages) {
       std::vector<int64_t> content{message.bytes};
+      for (const plan::LineSegment& lines : message.lines) {
+        content.insert(content.end(), {lines.matrix, lines.offset, lines.part.line, lines.part.count});
+      }
       for (const plan::Segment& segment : message.segments) {
         content.insert(content.end(), {segment.parameter, segment.matrix, segment.offset});
         const layout::Box& box = segment.piece.box;
@@ -209,6 +216,77 @@ class Compiler {
     }
   }
 
+  // Where every replica keeps momentum, those that do not send the update still follow it.
+  void update_other_replicas(WaveProgram& wave, int32_t w) {
+    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
+      const int32_t p = catalog_.parameter_of(j);
+      if (plan_.wave[j] != w || !catalog_.class_at(j).each_momentum || !is_active(p)) continue;
+      const Transport transport = plan_.waves[w].transport;
+      const bool gathers = transport == Transport::kGather || transport == Transport::kGatherReduce;
+      const plan::HolderSet& holders = catalog_.holders_of(j);
+      const plan::Holder* const mine = holders.find(rank_);
+      if (gathers || mine == nullptr || plan::in_each_replica(plan_, j)) continue;
+      if (mine->replica == holders.source_replica(plan_.owner[j])) continue;
+      const std::vector<layout::Run> shard = catalog_.partition(p).shard(mine->position);
+      for (const layout::Overlap& piece :
+           layout::overlaps(shard, catalog_.grid(p).runs(catalog_.index_in_parameter(j)))) {
+        for (Block block : blocks(piece, shape(p))) {
+          block.second = PackStep::kNowhere;
+          wave.pack.push_back({p, block, -1});
+        }
+      }
+    }
+  }
+
+  // Statistics that holders keep. Those that the orthogonalizing rank keeps whole are updated where they are.
+  void compile_lines(WaveProgram& wave, const plan::Exchange& in, const plan::Exchange& out) {
+    const auto staged = [](const Span& message, const plan::LineSegment& lines) {
+      return (message.offset + lines.offset) / kSumBytes;
+    };
+    const auto own = [](const plan::LineSegment& lines, int64_t at) {
+      return LineStep{lines.parameter, lines.part.held, at, lines.part.count};
+    };
+    const auto copied = [](const plan::LineSegment& lines, int64_t from, int64_t to) {
+      const int64_t count = lines.part.count;
+      return CopyStep{1, count, from, count, to, count};
+    };
+    const auto assembled = [&](const plan::LineSegment& lines) { return lines_at_.at(lines.matrix) + lines.part.line; };
+
+    for (const plan::LineSegment& lines : in.local_lines) {
+      if (lines_at_.contains(lines.matrix)) wave.lines_in.push_back(own(lines, assembled(lines)));
+    }
+    for (const plan::LineSegment& lines : out.local_lines) {
+      if (lines_at_.contains(lines.matrix)) wave.lines_back.push_back(own(lines, assembled(lines)));
+    }
+    for (size_t i = 0; i < in.sends.size(); ++i) {
+      for (const plan::LineSegment& lines : in.sends[i].lines) {
+        wave.lines_in.push_back(own(lines, staged(wave.send_in[i].span, lines)));
+      }
+    }
+    for (size_t i = 0; i < in.receives.size(); ++i) {
+      for (const plan::LineSegment& lines : in.receives[i].lines) {
+        wave.assemble_lines.push_back(copied(lines, staged(wave.receive_in[i].span, lines), assembled(lines)));
+      }
+    }
+    std::set<int64_t> done;  // messages that several ranks get
+    for (size_t i = 0; i < out.sends.size(); ++i) {
+      if (!done.insert(wave.send_out[i].span.offset).second) continue;
+      for (const plan::LineSegment& lines : out.sends[i].lines) {
+        const int64_t to = staged(wave.send_out[i].span, lines);
+        if (lines_at_.contains(lines.matrix)) {
+          wave.stage_lines.push_back(copied(lines, assembled(lines), to));
+        } else {  // the twin in another replica keeps the same lines at the same place
+          wave.lines_out.push_back(own(lines, to));
+        }
+      }
+    }
+    for (size_t i = 0; i < out.receives.size(); ++i) {
+      for (const plan::LineSegment& lines : out.receives[i].lines) {
+        wave.lines_back.push_back(own(lines, staged(wave.receive_out[i].span, lines)));
+      }
+    }
+  }
+
   // Calls back with the neighbouring segments of each matrix; with each range alone.
   template <typename Visit>
   static void for_each_matrix(const std::vector<plan::Segment>& segments, Visit visit) {
@@ -260,6 +338,7 @@ class Compiler {
   // holds, or it alone in its replica if each has an owner, stay at home.
   void place_matrices(WaveProgram& wave, int32_t w) {
     assembled_.clear();
+    lines_at_.clear();
     sums_.clear();
     home_.clear();
     home_at_.clear();
@@ -279,26 +358,38 @@ class Compiler {
       const bool holds = holders.find(rank_) != nullptr;
       if (!owns && !(gathers && holds)) continue;
       const bool normuon = catalog_.class_at(j).matrix.normuon;
-      if (owns && holders.stays_home(rank_, plan::in_each_replica(plan_, j))) {
+      const bool keeps_lines = plan::keeps_all_lines(catalog_, j, rank_);
+      if (owns && holders.stays_home(rank_, plan::in_each_replica(plan_, j)) && keeps_lines) {
         HomeBatch& batch = home_[key_of(j)];
         batch.key = key_of(j);
         home_at_[j] = {batch.key, batch.matrices.size()};
-        batch.matrices.push_back({catalog_.parameter_of(j), normuon ? state_.place_variance(j) : -1, {}, {}});
+        batch.matrices.push_back({catalog_.parameter_of(j), normuon ? variance_of(j) : -1, {}, {}});
         continue;
       }
       assembled_[j] = take(wave, catalog_.class_at(j).matrix.elements() * wire_);
       if (!owns && transport != Transport::kGather) continue;
       OwnedMatrix& mine = own(j, assembled_[j]);
       mine.parameter = catalog_.parameter_of(j);
-      mine.variance = normuon ? state_.place_variance(j) : -1;
+      if (normuon && keeps_lines) mine.variance = variance_of(j);
+      if (normuon && !keeps_lines) {
+        mine.assembled_variance = take(wave, catalog_.class_at(j).matrix.lines() * kSumBytes);
+        lines_at_[j] = mine.assembled_variance / kSumBytes;
+      }
     }
     for (const ZeroMatrix& zero : plan_.waves[w].zeros) {
       if (zero.owner != rank_ || !is_active(catalog_.parameter_of(zero.like))) continue;
       const plan::Matrix& m = catalog_.class_at(zero.like).matrix;
       OwnedMatrix& mine = own(zero.like, clear(wave, m.elements() * wire_));
-      if (m.normuon) mine.spare = clear(wave, std::max(m.rows, m.columns) * kSumBytes);
+      if (m.normuon) mine.assembled_variance = clear(wave, std::max(m.rows, m.columns) * kSumBytes);
     }
     for (auto& [key, batch] : batches) wave.owned.push_back(std::move(batch));
+  }
+  // Where a matrix has its statistics: in State, or in what this rank keeps of its parameter's.
+  int64_t variance_of(int32_t j) {
+    const int32_t p = catalog_.parameter_of(j);
+    const plan::Statistics* const statistics = catalog_.statistics(p);
+    if (statistics == nullptr) return state_.place_variance(j);
+    return statistics->part_of(catalog_.index_in_parameter(j), statistics->partition().position_of(rank_)).held;
   }
   static int64_t clear(WaveProgram& wave, int64_t bytes) {
     wave.zero.push_back({take(wave, bytes), bytes});
@@ -349,7 +440,8 @@ class Compiler {
   }
 
   void pack(std::vector<PackStep>& steps, std::span<const plan::Segment> segments, const std::vector<Block>& to) {
-    int64_t momentum = state_.place_momentum(segments[0].matrix, dense(to));
+    const bool held = catalog_.problem().parameters[segments[0].parameter].state_keeper == StateKeeper::kHolders;
+    int64_t momentum = held ? 0 : state_.place_momentum(segments[0].matrix, dense(to));
     for (const Block& block : to) {
       steps.push_back({segments[0].parameter, block, momentum});
       momentum += block.elements();
@@ -394,7 +486,8 @@ class Compiler {
     }
   }
 
-  // Elementwise parameters that are held once: spread over the waves, to hide the exchanges, unless the plan says when.
+  // Elementwise parameters that each rank updates for itself: spread over the waves, to hide the exchanges, unless the
+  // plan says when.
   void hold_ranges() {
     const ElementwiseOrder order = plan_.elementwise;
     const Problem& problem = catalog_.problem();
@@ -402,7 +495,8 @@ class Compiler {
     int64_t total = 0;
     for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
       const layout::Partition& partition = catalog_.partition(p);
-      if (!is_active(p) || is_matrix_algorithm(problem.parameters[p].algorithm) || partition.replicas() > 1) continue;
+      if (!is_active(p) || is_matrix_algorithm(problem.parameters[p].algorithm)) continue;
+      if (!catalog_.updated_in_place(p)) continue;
       const int32_t position = partition.position_of(rank_);
       if (position < 0) continue;
       held.push_back({p, partition.local_elements(position)});
@@ -442,6 +536,7 @@ class Compiler {
   Program program_;
   // Of the wave at hand: byte of each matrix, and element of f32 of each sum, by parameter and -1 - matrix or offset.
   std::map<int32_t, int64_t> assembled_;
+  std::map<int32_t, int64_t> lines_at_;  // element of f32 of statistics that are assembled, by matrix
   std::map<std::pair<int32_t, int64_t>, int64_t> sums_;
   std::map<BatchKey, HomeBatch> home_;
   std::map<int32_t, std::pair<BatchKey, size_t>> home_at_;  // by matrix

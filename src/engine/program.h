@@ -25,8 +25,10 @@ struct Transfer {
 };
 
 // Gradient and momentum to an update: `first` of the block is in the rank's shard, `second` in elements of the wire
-// dtype from the start of the wave's part, or of the matrix if it is at home. Momentum is dense, in State.
+// dtype from the start of the wave's part, or of the matrix if it is at home; kNowhere if another replica sends the
+// update. Momentum is dense, in State; or with the weights, where holders keep it.
 struct PackStep {
+  static constexpr int64_t kNowhere = -1;
   int32_t parameter = 0;
   Block block;
   int64_t momentum = 0;
@@ -73,11 +75,19 @@ struct CopyStep {
   int64_t to_stride = 0;
 };
 
+// NorMuon's statistics between this rank's own, where holders keep them, and the wave's part.
+struct LineStep {
+  int32_t parameter = 0;
+  int64_t held = 0;    // element of this rank's statistics
+  int64_t staged = 0;  // element of f32 in the wave's part
+  int64_t count = 0;
+};
+
 struct OwnedMatrix {
-  int32_t parameter = -1;  // -1: a zero matrix
-  int64_t assembled = 0;   // element in the wave's part
-  int64_t variance = -1;   // in State; -1: no NorMuon, or a zero matrix
-  int64_t spare = -1;      // byte in the wave's part where a zero matrix has its variances
+  int32_t parameter = -1;           // -1: a zero matrix
+  int64_t assembled = 0;            // element in the wave's part
+  int64_t variance = -1;            // in State; -1: no NorMuon, or they are assembled
+  int64_t assembled_variance = -1;  // byte in the wave's part: of a zero matrix, or from the ranks that keep them
 };
 
 // Matrices of one shape, group and NorMuon setting.
@@ -139,10 +149,12 @@ struct WaveProgram {
   std::vector<PackStep> pack;
   std::vector<CopyStep> gather;  // pieces that go to several ranks, from where they were packed to
   std::vector<GradientStep> gradients;
+  std::vector<LineStep> lines_in;  // statistics, into messages and to where they are assembled
   std::vector<Transfer> send_in;
   std::vector<Transfer> receive_in;
   std::vector<CopyStep> assemble;
-  std::vector<Span> sums;  // cleared before the first is added
+  std::vector<CopyStep> assemble_lines;  // these, and stage_lines, in elements of f32
+  std::vector<Span> sums;                // cleared before the first is added
   std::vector<SumStep> sum;
   std::vector<AverageStep> average;
   std::vector<OwnerMomentumStep> owner_momentum;
@@ -153,12 +165,15 @@ struct WaveProgram {
   std::vector<ApplyStep> apply_first;    // to weights that are sent afterwards
   std::vector<Span> zero_out;            // padding in messages out
   std::vector<CopyStep> stage_out;
+  std::vector<CopyStep> stage_lines;
+  std::vector<LineStep> lines_out;  // statistics that were updated where they are kept, for other replicas
   std::vector<WeightStep> weights_out;
   std::vector<Transfer> send_out;
   std::vector<Transfer> receive_out;
   std::vector<WeightStep> weights_in;
   std::vector<ApplyStep> apply;
-  int64_t bytes = 0;  // of the wave's part
+  std::vector<LineStep> lines_back;  // new statistics, to where they are kept
+  int64_t bytes = 0;                 // of the wave's part
 };
 
 struct Program {

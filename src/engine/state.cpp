@@ -44,15 +44,19 @@ int64_t extra_bytes(WeightForm form) {
   return form == WeightForm::kBf16Mantissa ? 2 : 0;
 }
 
-State::State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, Dtype momentum,
+State::State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, const OptimizerOptions& options,
              std::span<const ParameterMemory> memory, kernels::Kernels& kernels)
-    : catalog_(catalog),
+    : steps(options.counters != nullptr ? options.counters[0] : own_counters_[0]),
+      seed(options.counters != nullptr ? options.counters[1] : own_counters_[1]),
+      catalog_(catalog),
       plan_(plan),
       rank_(rank),
-      momentum_dtype_(momentum),
-      momentum_width_(byte_size(momentum)),
+      momentum_dtype_(options.momentum),
+      momentum_width_(byte_size(options.momentum)),
       memory_(memory),
-      kernels_(kernels) {
+      kernels_(kernels),
+      given_updates_(options.updates) {
+  own_counters_[1] = static_cast<int64_t>(options.seed);
   const size_t parameters = catalog.problem().parameters.size();
   for (size_t p = 0; p < parameters; ++p) {
     numbers_.emplace(catalog.problem().parameters[p].name, static_cast<int32_t>(p));
@@ -105,6 +109,10 @@ State::Moments State::place_moments(int32_t parameter, int64_t first, int64_t co
   if (!is_new) return place->second;
   require_open();
   const Block block{1, count, first, count, 0, count, index, count};
+  if (held(parameter)) {
+    place_extra(parameter, {&block, 1}, stands_for(parameter));
+    return place->second;
+  }
   place->second.first = first_elements_;
   first_pieces_[parameter].push_back({block, first_elements_, count, true});
   first_elements_ += aligned(count);
@@ -133,7 +141,19 @@ void State::allocate() {
   variance_ = {kernels_, variance_elements_ * 4};
   first_ = {kernels_, first_elements_ * 4};
   second_ = {kernels_, second_elements_ * 4};
-  updates_ = {kernels_, static_cast<int64_t>(memory_.size()) * 8};
+  if (given_updates_ == nullptr) updates_ = {kernels_, static_cast<int64_t>(memory_.size()) * 8};
+}
+
+State::MomentumRows State::momentum(int32_t parameter, const Block& block, int64_t place) {
+  if (!held(parameter)) return {owner_momentum(place), block.columns};
+  return {static_cast<std::byte*>(memory_[parameter].momentum) + block.first * momentum_width_, block.first_stride};
+}
+
+State::MomentPointers State::moments(int32_t parameter, int64_t first, const Moments& place) {
+  const auto at = [](float* base, int64_t offset) { return base == nullptr || offset < 0 ? nullptr : base + offset; };
+  if (!held(parameter)) return {at(first_.as<float>(), place.first), at(second_.as<float>(), place.second)};
+  const ParameterMemory& memory = memory_[parameter];
+  return {at(static_cast<float*>(memory.momentum), first), at(static_cast<float*>(memory.second), first)};
 }
 
 bool State::stands_for(int32_t parameter) const {
@@ -149,6 +169,21 @@ std::vector<Block> State::shard(int32_t parameter) const {
   for (const layout::Run& run : partition.shard(position)) {
     const layout::Overlap all{run.box, run.offset, run.offset, run.stride, run.stride};
     for (const Block& block : blocks(all, catalog_.problem().parameters[parameter].shape)) out.push_back(block);
+  }
+  return out;
+}
+
+// What this rank keeps of a parameter's statistics.
+std::vector<State::Piece> State::statistics_pieces(int32_t parameter) const {
+  const plan::Statistics& statistics = *catalog_.statistics(parameter);
+  const int32_t position = statistics.partition().position_of(rank_);
+  std::vector<Piece> out;
+  if (position < 0) return out;
+  for (const layout::Run& run : statistics.partition().shard(position)) {
+    const layout::Overlap all{run.box, run.offset, run.offset, run.stride, run.stride};
+    for (const Block& block : blocks(all, statistics.shape())) {
+      out.push_back({block, block.first, block.first_stride, stands_for(parameter)});
+    }
   }
   return out;
 }
@@ -193,27 +228,33 @@ void State::add_slices(int32_t p, std::vector<StateSlice>& out) {
   }
   const Parameter& parameter = catalog_.problem().parameters[p];
   const ParameterMemory& memory = memory_[p];
-  std::vector<Piece> held;
-  for (const Block& block : shard(p)) held.push_back({block, block.first, block.first_stride, stands_for(p)});
-  fill(add("weight", state_type(parameter.dtype), parameter.shape), memory.weight, held);
+  std::vector<Piece> shard_pieces;
+  for (const Block& block : shard(p)) shard_pieces.push_back({block, block.first, block.first_stride, stands_for(p)});
+  fill(add("weight", state_type(parameter.dtype), parameter.shape), memory.weight, shard_pieces);
   if (extra_bytes(memory.form) > 0) {
     const bool master = memory.form == WeightForm::kBf16Master;
     StateSlice& slice =
         add(master ? "master" : "mantissa", master ? StateType::kF32 : StateType::kU16, parameter.shape);
-    // Every holder takes what is loaded; whoever updates stands for it.
-    for (Piece& piece : held) piece.counts = false;
-    fill(slice, memory.extra, held);
+    // Every holder takes what is loaded; the rank that updates it stands for it.
+    std::vector<Piece> all = shard_pieces;
+    for (Piece& piece : all) piece.counts = false;
+    fill(slice, memory.extra, all);
     fill(slice, memory.extra, extra_pieces_[p]);
   }
+  const bool own = !held(p);
   if (is_matrix_algorithm(parameter.algorithm)) {
-    fill(add("momentum", state_type(momentum_dtype_), parameter.shape), momentum_.data(), momentum_pieces_[p]);
+    fill(add("momentum", state_type(momentum_dtype_), parameter.shape), own ? momentum_.data() : memory.momentum,
+         own ? momentum_pieces_[p] : shard_pieces);
     if (variance_lines_[p] > 0) {
-      fill(add("variance", StateType::kF32, {variance_lines_[p]}), variance_.data(), variance_pieces_[p]);
+      fill(add("variance", StateType::kF32, {variance_lines_[p]}), own ? variance_.data() : memory.statistics,
+           own ? variance_pieces_[p] : statistics_pieces(p));
     }
   } else {
-    fill(add("first", StateType::kF32, parameter.shape), first_.data(), first_pieces_[p]);
+    fill(add("first", StateType::kF32, parameter.shape), own ? first_.data() : memory.momentum,
+         own ? first_pieces_[p] : shard_pieces);
     if (parameter.algorithm == Algorithm::kAdamW) {
-      fill(add("second", StateType::kF32, parameter.shape), second_.data(), second_pieces_[p]);
+      fill(add("second", StateType::kF32, parameter.shape), own ? second_.data() : memory.second,
+           own ? second_pieces_[p] : shard_pieces);
     }
   }
   count(add("updates", StateType::kI64, {}), updates() + p, device);

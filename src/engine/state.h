@@ -24,8 +24,8 @@ int64_t extra_bytes(WeightForm form);  // 0: there is none
 
 class State {
  public:
-  // Keeps its memory where the kernels compute, as the weights are.
-  State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, Dtype momentum,
+  // Keeps its memory where the kernels compute, as the weights are. All references outlive it.
+  State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, const OptimizerOptions& options,
         std::span<const ParameterMemory> memory, kernels::Kernels& kernels);
 
   // Places, as elements of the stores below. They are handed out at the first request and stay: a program for some of
@@ -46,19 +46,41 @@ class State {
   // After the last place: zeros everywhere.
   void allocate();
 
-  std::byte* momentum(int64_t at) { return momentum_.data() + at * momentum_width_; }
-  float* variance(int64_t at) { return variance_.as<float>() + at; }
-  float* first_moment(int64_t at) { return first_.as<float>() + at; }
-  float* second_moment(int64_t at) { return at < 0 ? nullptr : second_.as<float>() + at; }
-  int64_t* updates() { return updates_.as<int64_t>(); }  // done, a parameter
+  // Whether the holders of a parameter keep its state, in memory of the caller's.
+  bool held(int32_t parameter) const {
+    return catalog_.problem().parameters[parameter].state_keeper == StateKeeper::kHolders;
+  }
+  // Rows of momentum, as kernels take them: of a block of this rank's shard, or dense from its place.
+  struct MomentumRows {
+    void* data = nullptr;
+    int64_t stride = 0;
+  };
+  MomentumRows momentum(int32_t parameter, const Block& block, int64_t place);
+  std::byte* owner_momentum(int64_t place) { return momentum_.data() + place * momentum_width_; }
+  float* variance(int32_t parameter, int64_t at) {
+    if (at < 0) return variance_.as<float>();  // no NorMuon: not read
+    return (held(parameter) ? static_cast<float*>(memory_[parameter].statistics) : variance_.as<float>()) + at;
+  }
+  // Moments of element `first` of this rank's shard onwards.
+  struct MomentPointers {
+    float* first = nullptr;
+    float* second = nullptr;
+  };
+  MomentPointers moments(int32_t parameter, int64_t first, const Moments& place);
+  int64_t* updates() { return given_updates_ != nullptr ? given_updates_ : updates_.as<int64_t>(); }  // per parameter
 
   // This rank's shard of a parameter: `first` of the blocks is in its storage.
   std::vector<Block> shard(int32_t parameter) const;
   // This rank's copy is the one that counts where replicas have the same.
   bool stands_for(int32_t parameter) const;
 
-  int64_t steps = 0;  // done
-  int64_t seed = 0;   // of stochastic rounding
+  // Done, and of stochastic rounding: the caller's own counters, or these.
+ private:
+  int64_t own_counters_[2] = {0, 0};
+
+ public:
+  int64_t& steps;
+  int64_t& seed;
 
   // Every unsharded tensor, and this rank's pieces of it.
   std::vector<StateSlice> slices();
@@ -78,6 +100,7 @@ class State {
   // Of a parameter; kOptimizer: of all of it.
   static constexpr int32_t kOptimizer = -1;
   void add_slices(int32_t parameter, std::vector<StateSlice>& out);
+  std::vector<Piece> statistics_pieces(int32_t parameter) const;
 
   const plan::Catalog& catalog_;
   const Plan& plan_;
@@ -107,6 +130,7 @@ class State {
   DeviceBytes first_;
   DeviceBytes second_;
   DeviceBytes updates_;
+  int64_t* const given_updates_;
   std::unordered_map<std::string, int32_t> numbers_;  // of parameters, by name
 };
 

@@ -49,7 +49,7 @@ struct MomentumBlock {
   int64_t grad_stride = 0;
   void* momentum = nullptr;
   int64_t momentum_stride = 0;
-  void* update = nullptr;  // in wire dtype
+  void* update = nullptr;  // in wire dtype; null: only momentum is wanted
   int64_t update_stride = 0;
   const int32_t* active = nullptr;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/line_routes.h"
 #include "plan/replicas.h"
 #include "plan/scratch.h"
 #include "plan/shares.h"
@@ -89,6 +90,7 @@ void WaveCounter::count(int32_t wave) {
       add_gathered(key.c, batch, transport == Transport::kGatherReduce);
     }
   }
+  if (catalog_.any_statistics()) add_lines();
   add_shares();
   count_batches();
   in_.count_messages();
@@ -218,7 +220,8 @@ void WaveCounter::add_owned(Key key, const Batch& batch, bool padded) {
 
     ranks_[h.rank].zeros += (zero_near + zero_far + mine.zero) * h.elements;
     const int64_t at_home = set.stays_home(h.rank, key.each) ? mine.real : 0;
-    if (!all_in) add_momentum(h.rank, real.replica(h.replica) * h.elements, at_home * h.elements);
+    const int64_t updated = c.each_momentum && all_out ? real.all() : real.replica(h.replica);
+    if (!all_in) add_momentum(h.rank, updated * h.elements, at_home * h.elements);
     const int64_t applied = all_out ? real.all() : real.replica(h.replica);
     if (!c.weights_back) add_apply(h.rank, applied * h.elements, at_home * h.elements);
     holders.push_back(h.rank);
@@ -275,6 +278,40 @@ void WaveCounter::add_gathered(int32_t index, const Batch& batch, bool reduce) {
   for (const auto& [replica, ranks] : members) {
     in_.pairs.add(ranks, ranks);
     if (reduce) out_.pairs.add(ranks, ranks);
+  }
+}
+
+// Statistics that holders keep, to the ranks that orthogonalize their matrices and back.
+void WaveCounter::add_lines() {
+  const Transport transport = plan_.waves[wave_].transport;
+  const auto move = [&](Flow& flow, int32_t from, int32_t to, int64_t bytes) {
+    const bool near = cost_.node(from) == cost_.node(to);
+    flow.send(from, near ? bytes : 0, near ? 0 : bytes);
+    flow.receive(to, near ? bytes : 0, near ? 0 : bytes);
+    flow.pairs.add({from}, {to});
+  };
+  for (const int32_t j : by_wave_[wave_]) {
+    const MatrixClass& c = catalog_.class_at(j);
+    const HolderSet& set = catalog_.holder_set(c);
+    const bool each = in_each_replica(plan_, j);
+    std::map<int32_t, int64_t> sent;  // by assembler, to other ranks
+    for_each_line_route(catalog_, plan_, j, kAllRanks, [&](const LineRoute& route) {
+      const int64_t bytes = route.part.count * kLineBytes;
+      sent[route.assembler] += 0;
+      if (route.holder == route.assembler) return;
+      if (route.in) move(in_, route.holder, route.assembler, bytes);
+      if (route.out) move(out_, route.assembler, route.holder, bytes);
+      if (route.out) sent[route.assembler] += bytes;
+    });
+    const int64_t lines = c.matrix.lines() * kLineBytes;
+    for (const auto& [rank, bytes] : sent) {
+      if (!keeps_all_lines(catalog_, j, rank)) {
+        ranks_[rank].assembled += aligned(lines);
+        if (set.stays_home(rank, each)) assemble(rank, c, {1, 0});
+      }
+      const bool to_all = transport != Transport::kGather && !each && set.replicas > 1;
+      if (to_all) send_out(rank, c.spreads, std::max(bytes, lines), lines);
+    }
   }
 }
 

@@ -38,7 +38,7 @@ constexpr size_t kMostSpreads = 31;
 
 auto tie(const MatrixClass& c) {
   return std::make_tuple(c.matrix.rows, c.matrix.columns, c.matrix.normuon, c.matrix.norm_axis, c.holder_set,
-                         c.in_bytes, c.out_bytes, c.all_replicas, c.weights_back);
+                         c.in_bytes, c.out_bytes, c.all_replicas, c.weights_back, c.each_momentum);
 }
 
 }  // namespace
@@ -48,6 +48,7 @@ std::string kind_key(const Parameter& p) {
   put(key, p.shape);
   put(key, static_cast<int64_t>(p.dtype) * 16 + static_cast<int64_t>(p.grad_dtype));
   put(key, static_cast<int64_t>(p.algorithm) * 16 + static_cast<int64_t>(p.norm_axis));
+  put(key, static_cast<int64_t>(p.state_keeper));
   put(key, p.layout.mesh);
   put(key, static_cast<int64_t>(p.layout.placements.size()));
   for (const Placement& placement : p.layout.placements) {
@@ -167,10 +168,12 @@ class CatalogBuilder {
 
   void add_kind(const Parameter& parameter) {
     const Mesh& mesh = c_.problem_.meshes[parameter.layout.mesh];
-    c_.kinds_.push_back({layout::Partition(mesh, parameter.layout, parameter.shape, parameter.name), {}, {}});
+    c_.kinds_.push_back({layout::Partition(mesh, parameter.layout, parameter.shape, parameter.name), {}, {}, {}});
     Catalog::Kind& kind = c_.kinds_.back();
     if (!is_matrix_algorithm(parameter.algorithm)) return;
     kind.grid.emplace(parameter);
+    if (holders_keep_statistics(parameter, *kind.grid)) kind.statistics.emplace(mesh, parameter, *kind.grid);
+    c_.any_statistics_ = c_.any_statistics_ || kind.statistics;
     cuts_.clear();
     cut_at_.assign(parameter.shape.size(), {});
     sets_by_cuts_.clear();
@@ -186,6 +189,7 @@ class CatalogBuilder {
     const HolderSet& set = c_.holder_sets_[c.holder_set];
     const int64_t wire = byte_size(c_.problem_.wire);
     c.all_replicas = c_.problem_.grad_sync && set.replicas > 1;
+    c.each_momentum = parameter.state_keeper == StateKeeper::kHolders && set.replicas > 1;
     c.weights_back = c.all_replicas && static_cast<int32_t>(set.holders.size()) == set.replicas;
     c.in_bytes = c.all_replicas ? byte_size(parameter.grad_dtype) : wire;
     c.out_bytes = c.weights_back ? byte_size(parameter.dtype) : wire;

@@ -12,6 +12,7 @@
 #include "layout/partition.h"
 #include "muster/problem.h"
 #include "plan/matrices.h"
+#include "plan/statistics.h"
 
 namespace muster::plan {
 
@@ -50,12 +51,13 @@ using Spreads = uint32_t;
 struct MatrixClass {
   Matrix matrix;
   int32_t holder_set = 0;
-  int32_t shape = 0;          // equal for matrices that are orthogonalized in one batch
-  int64_t in_bytes = 0;       // of one element on its way to the owner
-  int64_t out_bytes = 0;      // of one element on its way back
-  bool all_replicas = false;  // every replica sends its raw gradient (grad_sync)
-  bool weights_back = false;  // the owner holds the matrix whole and returns new weights, not updates
-  Spreads spreads = 0;        // of the kinds that it is part of
+  int32_t shape = 0;           // equal for matrices that are orthogonalized in one batch
+  int64_t in_bytes = 0;        // of one element on its way to the owner
+  int64_t out_bytes = 0;       // of one element on its way back
+  bool all_replicas = false;   // every replica sends its raw gradient (grad_sync)
+  bool each_momentum = false;  // every replica keeps momentum, whichever of them sends
+  bool weights_back = false;   // the owner holds the matrix whole and returns new weights, not updates
+  Spreads spreads = 0;         // of the kinds that it is part of
 };
 
 class Catalog {
@@ -85,6 +87,16 @@ class Catalog {
 
   const layout::Partition& partition(int32_t parameter) const { return kinds_[kind_of_[parameter]].partition; }
   const MatrixGrid& grid(int32_t parameter) const { return *kinds_[kind_of_[parameter]].grid; }
+  // Null unless the holders of the parameter keep NorMuon's statistics.
+  const Statistics* statistics(int32_t parameter) const {
+    const auto& found = kinds_[kind_of_[parameter]].statistics;
+    return found ? &*found : nullptr;
+  }
+  bool any_statistics() const { return any_statistics_; }
+  // Whether each rank updates all that it holds of an elementwise parameter; else replicas share the work.
+  bool updated_in_place(int32_t parameter) const {
+    return partition(parameter).replicas() == 1 || problem_.parameters[parameter].state_keeper == StateKeeper::kHolders;
+  }
 
   Spreads spread(int32_t parameter) const { return kinds_[kind_of_[parameter]].spread; }
   // Whether any two ranks that hold the same shard of one of `these` hold the same of all `others`: who sends both of
@@ -95,8 +107,9 @@ class Catalog {
   struct Kind {
     layout::Partition partition;
     std::optional<MatrixGrid> grid;  // none for elementwise parameters
-    std::vector<int32_t> classes;    // of each matrix
-    Spreads spread = 0;              // a bit; none for what never travels, or if nothing has replicas
+    std::optional<Statistics> statistics;
+    std::vector<int32_t> classes;  // of each matrix
+    Spreads spread = 0;            // a bit; none for what never travels, or if nothing has replicas
   };
   friend class CatalogBuilder;
 
@@ -108,6 +121,7 @@ class Catalog {
   std::vector<int32_t> parameter_of_;
   std::vector<MatrixClass> classes_;
   std::vector<HolderSet> holder_sets_;
+  bool any_statistics_ = false;
   std::vector<Spreads> alike_;  // by bit, those for which replicas_alike
 };
 

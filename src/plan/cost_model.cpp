@@ -110,8 +110,9 @@ Load CostModel::hold(int32_t index, const Holder& holder) const {
     load.in_send = spread(holder.elements / replicas * c.in_bytes, close_by.in, elements);
   }
   load.out_receive = spread(holder.elements * c.out_bytes, close_by.out, elements * replicas);
-  // Momentum lives with the replica that sends, or with the owner where all replicas do.
-  if (!c.all_replicas) load.compute += memory_ns(holder.elements / replicas * kMomentumBytes);
+  // Momentum lives with the replica that sends, with every replica, or with the owner where all replicas send.
+  const int64_t keepers = c.each_momentum ? 1 : replicas;
+  if (!c.all_replicas) load.compute += memory_ns(holder.elements / keepers * kMomentumBytes);
   if (!c.weights_back) load.compute += memory_ns(holder.elements * kApplyBytes);
   return load;
 }
@@ -150,12 +151,12 @@ int64_t CostModel::owner_elementwise_ns(const MatrixClass& c) const {
 std::vector<int64_t> CostModel::held_elementwise_ns() const {
   const Problem& problem = catalog_.problem();
   std::vector<int64_t> ns(problem.ranks);
-  std::vector<int32_t> held_once;
+  std::vector<int32_t> in_place;
   for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
-    if (is_matrix_algorithm(problem.parameters[p].algorithm) || catalog_.partition(p).replicas() > 1) continue;
-    held_once.push_back(p);
+    if (is_matrix_algorithm(problem.parameters[p].algorithm) || !catalog_.updated_in_place(p)) continue;
+    in_place.push_back(p);
   }
-  for (const KindCount& kind : count_kinds(catalog_, held_once)) {
+  for (const KindCount& kind : count_kinds(catalog_, in_place)) {
     const layout::Partition& partition = catalog_.partition(kind.example);
     const int64_t bytes = elementwise_bytes(problem.parameters[kind.example].algorithm) * kind.number;
     for (int32_t position = 0; position < partition.positions(); ++position) {

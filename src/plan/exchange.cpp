@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "plan/line_routes.h"
 #include "plan/replicas.h"
 #include "plan/shares.h"
 
@@ -20,6 +21,9 @@ class Generator {
 
   Exchange run() {
     const Wave& wave = plan_.waves[wave_];
+    for (int32_t j = 0; catalog_.any_statistics() && j < catalog_.matrix_count(); ++j) {
+      if (plan_.wave[j] == wave_ && is_active(catalog_.parameter_of(j))) add_lines(j);
+    }
     for (const bool wide : {true, false}) {
       for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
         if (plan_.wave[j] == wave_ && takes_part(j, wide)) add_matrix(j, plan_.owner[j], wave.transport, false);
@@ -40,6 +44,7 @@ class Generator {
       }
     }
     exchange.local = std::move(local_);
+    exchange.local_lines = std::move(local_lines_);
     return exchange;
   }
 
@@ -99,6 +104,17 @@ class Generator {
       add_piece(j, {h, rank_, !back || rank_ == owner || transport == Transport::kGather}, transport);
       if (h.rank != rank_) add_piece(j, {*mine, h.rank, !back || h.rank == owner}, transport);
     }
+  }
+
+  void add_lines(int32_t j) {
+    for_each_line_route(catalog_, plan_, j, rank_, [&](const LineRoute& route) {
+      if (direction_ == Direction::kIn ? !route.in : !route.out) return;
+      if (route.holder != rank_ && route.assembler != rank_) return;
+      Message* message = message_between(route.holder, route.assembler);
+      const int64_t offset = message == nullptr ? 0 : message->bytes;
+      (message != nullptr ? message->lines : local_lines_).push_back({catalog_.parameter_of(j), j, route.part, offset});
+      if (message != nullptr) message->bytes += route.part.count * kLineBytes;
+    });
   }
 
   void add_piece(int32_t j, const Piece& piece, Transport transport) {
@@ -199,6 +215,7 @@ class Generator {
   std::map<int32_t, Message> sends_;
   std::map<int32_t, Message> receives_;
   std::vector<Segment> local_;
+  std::vector<LineSegment> local_lines_;
   std::map<std::pair<int32_t, int32_t>, std::vector<layout::Run>> shards_;
   std::vector<layout::Run> runs_;
   int32_t runs_of_ = -1;

@@ -12,6 +12,7 @@
 #include "muster/plan.h"
 #include "plan/catalog.h"
 #include "plan/matrices.h"
+#include "plan/statistics.h"
 
 namespace muster::plan {
 
@@ -25,10 +26,19 @@ struct Segment {
   int64_t elements() const { return piece.box.volume(); }
 };
 
+// Statistics of a matrix that the holder of a parameter keeps (plan/statistics.h): f32, before everything else.
+struct LineSegment {
+  int32_t parameter = 0;
+  int32_t matrix = 0;
+  Statistics::Part part;
+  int64_t offset = 0;  // in its message, in bytes
+};
+
 struct Message {
   int32_t peer = 0;
   int64_t bytes = 0;          // padding included
   int64_t padding_bytes = 0;  // zeros
+  std::vector<LineSegment> lines;
   std::vector<Segment> segments;
 };
 
@@ -36,6 +46,7 @@ struct Exchange {
   std::vector<Message> sends;     // ascending peer, none empty
   std::vector<Message> receives;  // ascending peer, none empty
   std::vector<Segment> local;     // holder and owner are the same rank
+  std::vector<LineSegment> local_lines;
 };
 
 // Holders to owners, and owners to holders. `active` says which parameters take part; empty: all.

@@ -119,6 +119,11 @@ void validate(const Problem& problem) {
       kind->second = partition.replicas();
       positions += partition.positions();
     }
+    if (problem.grad_sync && kind->second > 1 && p.state_keeper == StateKeeper::kHolders) {
+      throw InvalidArgument(
+          fmt::format("parameter '{}': with grad_sync the owner keeps the state of its {} replicas, not its holders",
+                      p.name, kind->second));
+    }
     int64_t copies = 0;
     if (__builtin_mul_overflow(element_count(p.shape), int64_t{kind->second}, &copies) ||
         (replicated += copies) > kMaxReplicated) {

@@ -102,7 +102,7 @@ void share_elements(const Catalog& catalog, const CostModel& cost, int64_t excha
   std::map<decltype(family_key(Parameter{})), std::vector<int32_t>> families;
   for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
     const Parameter& parameter = problem.parameters[p];
-    if (is_matrix_algorithm(parameter.algorithm) || catalog.partition(p).replicas() == 1) continue;
+    if (is_matrix_algorithm(parameter.algorithm) || catalog.updated_in_place(p)) continue;
     families[family_key(parameter)].push_back(p);
   }
   for (auto& [key, members] : families) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -27,6 +28,11 @@ class DeviceCopies {
     kernels_->write(copies_.back(), bytes.data(), {1, static_cast<int64_t>(bytes.size()), 0, 0});
     return copies_.back();
   }
+  // A copy that belongs to this object, on the CPU too.
+  void* keep(const std::vector<std::byte>& bytes) {
+    kept_.push_back(bytes);
+    return upload(kept_.back());
+  }
   // To where an earlier upload is, which nothing may be using.
   void upload(std::vector<std::byte>& bytes, void* copy) {
     if (kernels_ == nullptr) {
@@ -47,6 +53,7 @@ class DeviceCopies {
  private:
   std::unique_ptr<kernels::Kernels> kernels_;  // null: the CPU
   std::vector<void*> copies_;
+  std::deque<std::vector<std::byte>> kept_;
 };
 
 }  // namespace muster::test

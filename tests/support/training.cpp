@@ -28,6 +28,21 @@ std::vector<std::byte> filled(Dtype dtype, const std::vector<int64_t>& elements,
   return out;
 }
 
+// Zeros for the state that a rank keeps of a parameter.
+void give_state(const Training& t, size_t p, int32_t rank, DeviceCopies& copies, ParameterMemory& memory) {
+  const Parameter& parameter = t.problem.parameters[p];
+  const size_t elements = held_elements(t.problem, rank)[p].size();
+  const bool matrix = is_matrix_algorithm(parameter.algorithm);
+  const auto width = static_cast<size_t>(matrix ? byte_size(t.options.momentum) : 4);
+  std::vector<std::byte> zeros(elements * width);
+  memory.momentum = copies.keep(zeros);
+  zeros.assign(parameter.algorithm == Algorithm::kAdamW ? elements * 4 : 0, {});
+  memory.second = copies.keep(zeros);
+  const StatisticsLayout statistics = statistics_layout(t.problem, static_cast<int32_t>(p), rank);
+  zeros.assign(statistics.shape.empty() ? 0 : static_cast<size_t>(element_count(statistics.local_shape)) * 4, {});
+  memory.statistics = copies.keep(zeros);
+}
+
 }  // namespace
 
 float made_up(size_t parameter, int64_t element, uint64_t salt) {
@@ -102,6 +117,7 @@ RankMemory train_rank(const Training& t, Communicator& communicator) {
       return std::bit_cast<float>(std::bit_cast<uint32_t>(start(element)) & 0xffff0000);  // the high half
     }));
     memory.push_back({copies.upload(mine.weights[p]), copies.upload(mine.extra[p]), form, t.group ? t.group(p) : 0});
+    if (parameters[p].state_keeper == StateKeeper::kHolders) give_state(t, p, rank, copies, memory.back());
   }
   Optimizer optimizer(t.problem, t.options, communicator, memory);
   if (t.measure) t.measure(rank, optimizer);
@@ -190,6 +206,7 @@ Training on_one_rank(const Training& many) {
   one.problem.grad_sync = false;
   for (Parameter& p : one.problem.parameters) {
     p.layout = {0, {Placement::replicate()}, {}};
+    p.state_keeper = StateKeeper::kEngine;
     p.grad_dtype = Dtype::kF32;
   }
   std::vector<std::map<int64_t, std::vector<int32_t>>> holders(problem.parameters.size());

@@ -140,6 +140,13 @@ class CpuKernels final : public Kernels {
       part.grad = advance(block.grad, offset(block.grad_stride) * byte_size(options.grad));
       part.momentum = advance(block.momentum, offset(block.momentum_stride) * byte_size(options.momentum));
       part.update = advance(block.update, offset(block.update_stride) * byte_size(options.wire));
+      // Updates that are not wanted go through the same loop, so that momentum has the same bits.
+      thread_local std::vector<std::byte> unwanted;
+      if (block.update == nullptr) {
+        unwanted.resize(static_cast<size_t>(piece.columns * byte_size(options.wire)));
+        part.update = unwanted.data();
+        part.update_stride = 0;
+      }
       elementwise_.momentum_pack(clipped, part);
     });
   }

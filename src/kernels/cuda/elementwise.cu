@@ -41,7 +41,7 @@ struct MomentumBody {
   template <int N>
   __device__ bool aligned(const Chunk& chunk) const {
     return (grad.absent() || grad.template aligned<N>(chunk)) && momentum.template aligned<N>(chunk) &&
-           update.template aligned<N>(chunk);
+           (update.absent() || update.template aligned<N>(chunk));
   }
   template <int N>
   __device__ void read(Place p, Values<N>& v) const {
@@ -62,7 +62,7 @@ struct MomentumBody {
       store(out[i], u);
     }
     write_once(momentum.at(p), v.momentum);
-    cuda::write(update.at(p), out);  // somebody reads it soon
+    if (!update.absent()) cuda::write(update.at(p), out);  // cached: it is read soon
   }
 };
 

@@ -1,0 +1,155 @@
+#include "plan/statistics.h"
+
+#include <algorithm>
+
+namespace muster::plan {
+
+namespace {
+
+// Lines end to end, matrix after matrix.
+std::vector<int64_t> line_starts(const MatrixGrid& grid) {
+  std::vector<int64_t> begin{0};
+  for (int32_t i = 0; i < grid.count(); ++i) {
+    const Matrix m = grid.at(i);
+    begin.push_back(begin.back() + (m.normuon ? m.lines() : 0));
+  }
+  return begin;
+}
+
+// The parameter is read in its own shape, so that batch dimensions are its own.
+bool keeps_batch(const Parameter& parameter) {
+  return parameter.matrices.view.empty() && !(parameter.matrices.flatten && parameter.shape.size() > 2);
+}
+
+Shape statistics_shape(const Parameter& parameter, int64_t lines) {
+  if (!keeps_batch(parameter)) return {lines};
+  Shape shape(parameter.shape.begin(), parameter.shape.end() - 2);
+  shape.push_back(lines / std::max<int64_t>(element_count(shape), 1));
+  return shape;
+}
+
+// An axis that cuts a batch dimension cuts it here as it does there. One that cuts rows, columns or elements cuts the
+// lines into chunks.
+Layout statistics_layout(const Parameter& parameter, int last) {
+  Layout out{parameter.layout.mesh, {}, {}};
+  const auto cuts_batch = [&](const Placement& p) {
+    return keeps_batch(parameter) && p.kind == Placement::Kind::kShard && p.dim < last;
+  };
+  const auto axes = static_cast<int32_t>(parameter.layout.placements.size());
+  for (const Placement& placement : parameter.layout.placements) {
+    const bool replicates = placement.kind == Placement::Kind::kReplicate;
+    out.placements.push_back(replicates || cuts_batch(placement) ? placement : Placement::shard(last));
+  }
+  // Batch dimensions in the order of the parameter, the lines in that of the mesh.
+  std::vector<int32_t> order = parameter.layout.order;
+  for (int32_t a = 0; order.empty() && a < axes; ++a) out.order.push_back(a);
+  for (const int32_t a : order) {
+    if (cuts_batch(parameter.layout.placements[a])) out.order.push_back(a);
+  }
+  for (int32_t a = 0; !order.empty() && a < axes; ++a) {
+    if (!cuts_batch(parameter.layout.placements[a])) out.order.push_back(a);
+  }
+  return out;
+}
+
+}  // namespace
+
+bool holders_keep_statistics(const Parameter& parameter, const MatrixGrid& grid) {
+  return parameter.state_keeper == StateKeeper::kHolders && line_starts(grid).back() > 0;
+}
+
+Statistics::Statistics(const Mesh& mesh, const Parameter& parameter, const MatrixGrid& grid)
+    : Statistics(mesh, parameter, grid,
+                 plan::statistics_layout(
+                     parameter, static_cast<int>(statistics_shape(parameter, line_starts(grid).back()).size()) - 1)) {}
+
+Statistics::Statistics(const Mesh& mesh, const Parameter& parameter, const MatrixGrid& grid, Layout layout)
+    : begin_(line_starts(grid)),
+      total_(begin_.back()),
+      partition_(mesh, layout, statistics_shape(parameter, total_), parameter.name) {
+  for (const Placement& placement : layout.placements) {
+    dims_.push_back(placement.kind == Placement::Kind::kReplicate ? -1 : placement.dim);
+  }
+}
+
+layout::Box Statistics::box(int32_t matrix) const {
+  layout::Box box = layout::whole(shape());
+  const int last = box.dims - 1;
+  const int64_t lines = shape()[last];
+  int64_t batch = begin_[matrix] / lines;
+  box.begin[last] = begin_[matrix] % lines;
+  box.end[last] = box.begin[last] + begin_[matrix + 1] - begin_[matrix];
+  for (int d = last; d-- > 0;) {
+    box.begin[d] = batch % shape()[d];
+    box.end[d] = box.begin[d] + 1;
+    batch /= shape()[d];
+  }
+  return box;
+}
+
+Statistics::Part Statistics::part_of(int32_t matrix, int32_t position) const {
+  if (position < 0 || begin_[matrix] == begin_[matrix + 1]) return {};
+  const layout::Box whole = box(matrix);
+  const int last = whole.dims - 1;
+  for (const layout::Run& run : partition_.shard(position)) {
+    const layout::Box common = layout::intersect(run.box, whole);
+    if (common.empty()) continue;
+    return {position, run.offset_of(common.begin), common.begin[last] - whole.begin[last],
+            common.end[last] - common.begin[last]};
+  }
+  return {};
+}
+
+bool Statistics::has_all(int32_t matrix, int32_t position) const {
+  return part_of(matrix, position).count == begin_[matrix + 1] - begin_[matrix];
+}
+
+std::vector<Statistics::Part> Statistics::parts(int32_t matrix) const {
+  std::vector<Part> out;
+  if (begin_[matrix] == begin_[matrix + 1]) return out;
+  const layout::Box whole = box(matrix);
+  std::vector<int32_t> pieces(static_cast<size_t>(whole.dims));
+  auto descend = [&](auto& self, int d) -> void {
+    if (d == whole.dims) {
+      partition_.for_each_position(pieces, [&](int32_t position) {
+        const Part part = part_of(matrix, position);
+        if (part.count > 0) out.push_back(part);
+      });
+      return;
+    }
+    const auto& intervals = partition_.intervals(d);
+    auto at = std::partition_point(intervals.begin(), intervals.end(),
+                                   [&](const auto& part) { return part.interval.end <= whole.begin[d]; });
+    for (; at != intervals.end() && at->interval.begin < whole.end[d]; ++at) {
+      pieces[static_cast<size_t>(d)] = at->piece;
+      self(self, d + 1);
+    }
+  };
+  descend(descend, 0);
+  std::sort(out.begin(), out.end(), [](const Part& a, const Part& b) { return a.position < b.position; });
+  return out;
+}
+
+}  // namespace muster::plan
+
+namespace muster {
+
+StatisticsLayout statistics_layout(const Problem& problem, int32_t index, int32_t rank) {
+  const Parameter& parameter = problem.parameters.at(static_cast<size_t>(index));
+  if (!is_matrix_algorithm(parameter.algorithm)) return {};
+  const plan::MatrixGrid grid(parameter);
+  if (!plan::holders_keep_statistics(parameter, grid)) return {};
+  const plan::Statistics statistics(problem.meshes.at(parameter.layout.mesh), parameter, grid);
+  StatisticsLayout out{statistics.shape(), Shape(statistics.shape().size(), 0), statistics.dims()};
+  const int32_t position = statistics.partition().position_of(rank);
+  if (position < 0) return out;
+  for (size_t d = 0; d < out.shape.size(); ++d) {
+    const int32_t piece = statistics.partition().piece(static_cast<int>(d), position);
+    for (const auto& part : statistics.partition().intervals(static_cast<int>(d))) {
+      if (part.piece == piece) out.local_shape[d] += part.interval.size();
+    }
+  }
+  return out;
+}
+
+}  // namespace muster
