@@ -17,6 +17,7 @@
 #include "bindings.h"
 #include "comm/collectives.h"
 #include "muster/error.h"
+#include "owner.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -108,6 +109,7 @@ class PythonCommunicator final : public comm::Collectives {
 
  private:
   std::unique_ptr<Request> post(comm::Posting posting) override {
+    owner_.require("communicator");
     return in_python(*fate_, posting.name, [&]() -> std::unique_ptr<Request> {
       const auto list = [](const auto& messages) {
         nb::list out;
@@ -121,6 +123,7 @@ class PythonCommunicator final : public comm::Collectives {
     });
   }
 
+  const Owner owner_;
   int32_t rank_;
   int32_t size_;
   std::chrono::milliseconds timeout_;
