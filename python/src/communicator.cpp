@@ -39,8 +39,9 @@ auto in_python(Fate& fate, std::string_view name, Work work) {
   try {
     return work();
   } catch (nb::python_error& error) {
-    std::string text = fmt::format("{}: {}", nb::cast<std::string>(error.type().attr("__name__")),
-                                   nb::cast<std::string>(nb::str(error.value())));
+    std::string text = nb::cast<std::string>(nb::str(error.value()));
+    const auto type = nb::cast<std::string>(error.type().attr("__name__"));
+    if (type != "CommError") text = fmt::format("{}: {}", type, text);
     for (char& c : text) c = c == '\n' ? ' ' : c;
     fate.cause = fmt::format("{}: {}", name, text);
     if (!error.matches(PyExc_Exception)) throw;
