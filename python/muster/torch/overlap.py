@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ SCREENED = (
     "overlap=True: not with non_finite='{}', which looks at all gradients before anything is changed, and waves start"
     " before that"
 )
+REGROUPED = "overlap=True: param groups were changed after backward had begun the step; change them before backward"
 CLIPPED = "overlap=True: not with clipping: it needs the norm of all gradients, and waves start before that"
 
 
@@ -52,11 +54,16 @@ class Overlap:
         self.order: list[int] | None = None  # by number; None: not known yet
         self.forget()
 
+    def watches(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether these are the very parameters that it watches."""
+        return len(parameters) == len(self._parameters) and all(map(operator.is_, parameters, self._parameters))
+
     def watch(self, names: Sequence[str], parameters: Sequence[torch.Tensor], final: Sequence[bool]) -> None:
-        """Begins anew. ``final``: the gradient is whole when hooks are called; else in ``step``, or a bucket."""
+        """Begins again. ``final``: the gradient is whole when hooks are called; else in ``step``, or a bucket."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self.order = None
         self._names, self._parameters, self._final = names, parameters, final
         self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
         self.forget()
@@ -212,4 +219,4 @@ def check_device(name: str, parameter: torch.Tensor, device: torch.device) -> No
         raise ValueError(f"overlap=True: parameter '{name}' is offloaded: its gradient is still on its way in hooks")
 
 
-__all__ = ["CLIPPED", "SCALED", "SCREENED", "Overlap", "check_device", "final_in_hooks"]
+__all__ = ["CLIPPED", "REGROUPED", "SCALED", "SCREENED", "Overlap", "check_device", "final_in_hooks"]

@@ -32,10 +32,6 @@ class Reader:
             raise ValueError(f"parameter '{name}': {tensor.dtype} is not supported; float32 and bfloat16 are")
         mine = local(tensor)
         self._check_device(name, mine.device)
-        if not mine.is_contiguous():
-            raise ValueError(
-                f"parameter '{name}': not contiguous, strides {mine.stride()} of shape {tuple(mine.shape)}"
-            )
         layout = read_layout(name, tensor, self._ranks.group, self.declared.get(tensor))
         if isinstance(tensor, DTensor):
             expected = local_shape(layout, self._ranks.rank)
@@ -61,12 +57,3 @@ class Reader:
             raise ValueError(
                 f"parameter '{name}' is on {device}, others are on {self.device}: one optimizer, one device"
             )
-
-
-def extra_memory(tensor: torch.Tensor, form: _muster.WeightForm) -> torch.Tensor | None:
-    """What a form of bfloat16 weights keeps beside them, as it is at the start."""
-    if form == _muster.WeightForm.bf16_master:
-        return tensor.detach().float()
-    if form == _muster.WeightForm.bf16_mantissa:
-        return torch.zeros(tensor.shape, dtype=torch.uint16, device=tensor.device)
-    return None

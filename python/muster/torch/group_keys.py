@@ -1,0 +1,94 @@
+"""Keys of param groups: which are ours, which may change, and which look like a mistake."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
+from typing import Any
+
+from .groups import DEFAULTS
+
+#: Read when a plan is made. A group keeps them, whatever is loaded.
+FIXED = ("algorithm", *list(DEFAULTS)[list(DEFAULTS).index("lr_mul") :])
+#: Keys that are ours beside those of DEFAULTS.
+_MORE = ("params", "param_names", "mesh", "placements", "rank_local")
+#: Keys that torch and what is built on it put into groups: never taken for a misspelled one of ours.
+_FOREIGN = {
+    "name", "names", "fused", "foreach", "capturable", "differentiable", "initial_lr", "max_lr", "min_lr", "base_lr",
+    "swa_lr", "max_momentum", "base_momentum", "initial_momentum", "decoupled_weight_decay", "amsgrad", "dampening",
+    "lr_decay", "lr_scale",
+}  # fmt: skip
+
+
+def check_keys(group: Mapping[str, Any], options: Iterable[str] = (), where: str = "param group") -> None:
+    """Raises ValueError for a key that looks like a misspelled one of ours. Other keys pass through, untouched.
+
+    ``options`` are names that belong to the constructor: a group that has one of them means what nothing reads.
+    """
+    ours = {*DEFAULTS, *_MORE}
+    for key in group:
+        if key in ours or key in _FOREIGN or not isinstance(key, str):
+            continue
+        if key in options:
+            raise ValueError(f"{where}: {key!r} belongs to the optimizer as a whole: give it to the constructor")
+        for known in (*DEFAULTS, *_MORE[1:]):
+            if _is_near(key, known):
+                raise ValueError(f"{where}: unknown key {key!r}; did you mean {known!r}?")
+
+
+def check_arguments(given: Mapping[str, Any], options: Iterable[str]) -> None:
+    """As check_keys, of the constructor's keyword arguments."""
+    for key in given:
+        for option in options if key not in DEFAULTS and key not in _FOREIGN else ():
+            if _is_near(key, option):
+                raise ValueError(f"unknown argument {key!r}; did you mean {option!r}?")
+    check_keys(given, (), "default of the param groups")
+
+
+def _is_near(key: str, known: str) -> bool:
+    """Whether their edit distance is 1 or 2, and they have a letter in common."""
+    if abs(len(key) - len(known)) > 2:
+        return False
+    row = list(range(len(known) + 1))
+    for i, a in enumerate(key, 1):
+        above, row = row, [i]
+        for j, b in enumerate(known, 1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (a != b)))
+    return 1 <= row[-1] <= 2 and row[-1] < max(len(key), len(known))
+
+
+_fixed = itemgetter(*FIXED)
+_changing = itemgetter(
+    "lr", "weight_decay", "decay", "every", "momentum", "momentum_form", "nesterov", "scale", "eps", "coefficients",
+    "maximize", "betas",
+)  # fmt: skip
+_PLAIN = {float, int, bool, str}
+
+
+def plain_values(group: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """What a step reads of a group, to be compared in the next. None: it has a list or a tensor, which may change."""
+    *values, betas = _changing(group)
+    if type(betas) is not tuple:
+        return None
+    values += betas
+    return tuple(values) if _PLAIN.issuperset(map(type, values)) else None
+
+
+def fixed_values(group: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a plan was made for."""
+    return copy.deepcopy(_fixed(group))
+
+
+def check_fixed(number: int, group: Mapping[str, Any], planned: tuple[Any, ...]) -> None:
+    """Raises ValueError if a key that is read only when a plan is made has changed since."""
+    if _fixed(group) == planned and "mesh" not in group and "placements" not in group:
+        return
+    for key, was in zip(FIXED, planned):
+        if group[key] != was:
+            raise ValueError(
+                f"param group {number}: {key} is fixed when the optimizer is first used: it was {was!r}, it is"
+                f" {group[key]!r}; put the parameters into another group, or make another optimizer"
+            )
+    key = next(key for key in ("mesh", "placements") if key in group)
+    raise ValueError(f"param group {number}: {key} is read when the group is added; it was set to {group[key]!r} later")
