@@ -39,8 +39,9 @@ class GroupOptions(MoreOptions, total=False):
     weight_decay: float
     momentum: float
     betas: tuple[float, float]
-    mesh: Any  # with `placements`: where plain tensors that differ between ranks belong
+    mesh: Any  # with `placements`: where plain tensors that differ between ranks belong, in shards of equal size
     placements: Sequence[Any]
+    rank_local: Any  # a DeviceMesh of one dimension: each of its ranks has its own part of dimension 0
 
 
 #: Every key of a param group beside ``params``, with its default.
@@ -87,7 +88,7 @@ def bare_name(name: str) -> str:
 
 def check_keys(group: Mapping[str, Any]) -> None:
     """Raises ValueError for a key that nothing reads: a misspelled one would be ignored silently."""
-    known = {*DEFAULTS, "params", "param_names", "mesh", "placements", "initial_lr"}
+    known = {*DEFAULTS, "params", "param_names", "mesh", "placements", "rank_local", "initial_lr"}
     for key in group:
         if key not in known:
             raise ValueError(f"param group: unknown key {key!r}; known are {', '.join(sorted(known))}")

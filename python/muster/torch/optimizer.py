@@ -17,13 +17,14 @@ from .. import _muster
 from . import timeline
 from .communicator import Link
 from .gradients import Gradients
-from .groups import DEFAULTS, bare_name, check_keys, fill_group, make_parameter, plain_values
+from .groups import DEFAULTS, bare_name, check_keys, fill_group, plain_values
 from .hooks import quiet_hook_step
-from .layout import Meshes, TensorLayout, agree, local
+from .layout import TensorLayout, agree, local
 from .loading import take_over, unless_it_fails
 from .overlap import CLIPPED, SCALED, SCREENED, Overlap, check_device, final_in_hooks
-from .parameters import DTYPES, HOW_TO_DECLARE, Reader, extra_memory
+from .parameters import Reader, extra_memory, make_parameters
 from .plan import Plan
+from .rank_local import take_declaration, with_remedies
 from .ranks import TIMEOUT, Ranks, check_timeout
 from .state import check_overlap, export_state, import_state
 
@@ -166,13 +167,10 @@ class NorMuon(torch.optim.Optimizer):
         try:
             with self.ranks.together("add_param_group") if built else nullcontext():
                 check_keys(param_group)
-                group = dict(param_group)
-                mesh, placements = group.pop("mesh", None), group.pop("placements", None)
-                if (mesh is None) != (placements is None):
-                    raise ValueError("param group: mesh and placements belong together")
-                super().add_param_group(group)
-                for parameter in self.param_groups[-1]["params"] if mesh is not None else ():
-                    self._reader.declared[parameter] = (mesh, tuple(placements))
+                super().add_param_group(dict(param_group))
+                said = take_declaration(self.param_groups[-1])
+                if said is not None:
+                    self._reader.declared.update(dict.fromkeys(self.param_groups[-1]["params"], said))
             if not built:
                 return
             state = export_state(self._engine, self._by_name)
@@ -191,7 +189,6 @@ class NorMuon(torch.optim.Optimizer):
         names = self._name_parameters()
         tensors = [p for group in self.param_groups for p in group["params"]]
         layouts: list[TensorLayout] = []
-        parameters: list[_muster.Parameter] = []
         error = None
         try:
             layouts = [self._reader.read(name, p) for name, p in zip(names, tensors)]
@@ -200,21 +197,17 @@ class NorMuon(torch.optim.Optimizer):
                     check_device(name, p, local(p).device)
             check_overlap(names, [local(p) for p in tensors])
             self._options.groups = self._make_groups(names)
-            owners = [group for group in self.param_groups for _ in group["params"]]
-            parameters = [
-                make_parameter(s.name, s.shape, DTYPES[p.dtype], g) for s, p, g in zip(layouts, tensors, owners)
-            ]
         except (ValueError, TypeError) as caught:
             error = str(caught)
-        meshes = Meshes()
         kind = None if self._reader.device is None else self._reader.device.type
-        for parameter, layout in zip(parameters, agree(self.ranks, layouts, kind, error)):
-            parameter.layout = meshes.layout(layout)
+        layouts = agree(self.ranks, layouts, kind, error)
+        owners = [group for group in self.param_groups for _ in group["params"]]
+        parameters, meshes = make_parameters(self.ranks, layouts, tensors, owners)
         link = self._connect()
 
         problem = _muster.Problem()
         problem.model, problem.ranks = "torch", self.ranks.size
-        problem.meshes, problem.parameters = meshes.meshes, parameters
+        problem.meshes, problem.parameters = meshes, parameters
         problem.wire, problem.grad_sync = self._wire, self._grad_sync
         forms = [_muster.WeightForm.f32 if p.dtype == torch.float32 else self._bf16_form for p in tensors]
         extras = [extra_memory(local(p), form) for p, form in zip(tensors, forms)]
@@ -226,9 +219,7 @@ class NorMuon(torch.optim.Optimizer):
         try:
             self._engine = _muster.Optimizer(problem, self._options, link.communicator, memory)
         except ValueError as refused:
-            if "replicas start from different weights" in str(refused):
-                raise ValueError(f"{refused}.{HOW_TO_DECLARE}") from None
-            raise
+            raise type(refused)(with_remedies(str(refused), dict(zip(names, tensors)))) from None
         self._names, self._tensors, self._extras = names, tensors, extras
         self._by_name = dict(zip(names, tensors))
         self._gradients = Gradients(names, tensors)
