@@ -14,13 +14,13 @@ from .. import _muster
 from .communicator import Link
 from .gradients import DTYPES as GRADIENT_DTYPES
 from .gradients import Gradients, planned_dtype
-from .groups import make_parameter
 from .hyperparameters import Group, Hyperparameters, JoinedMomentum, make_group
-from .layout import Meshes, TensorLayout, agree, local
+from .layout import TensorLayout, agree, local
 from .options import Options
 from .overlap import check_device
 from .parameter_states import ParameterStates, first_value
-from .parameters import DTYPES, HOW_TO_DECLARE, Reader
+from .parameters import DTYPES, Reader, make_parameters
+from .rank_local import with_remedies
 from .ranks import Ranks
 from .state import export_state, import_state
 from .state_tensors import State, is_uneven_stride, own_mesh_statistics, zero_statistics, zeros_like
@@ -107,7 +107,7 @@ class Builder:
         numbers = [-1] * len(flat)
         for number, i in enumerate(there):
             numbers[i] = number
-        parameters, meshes = _make_parameters(self.connection.ranks, layouts, flat, [group for _, group in owners])
+        parameters, meshes = make_parameters(self.connection.ranks, layouts, flat, [group for _, group in owners])
         self._say_keepers(parameters, layouts, flat)
         problem = self._problem([parameters[i] for i in there], meshes)
         device = self.reader.device or torch.device("cpu")
@@ -127,7 +127,7 @@ class Builder:
         engine_options = self.options.engine_options(engine_groups, in_order, self._device())
         engine_options.steps_address = states.counts.data_ptr()
         engine_options.updates_address = updates.data_ptr()
-        engine = self._make(problem, engine_options, link, memory)
+        engine = self._make(problem, engine_options, link, memory, dict(zip(kept, tensors)))
         by_engine = {names[i]: flat[i] for i in there if not slots.holds(i)}
         if by_engine:
             given = {name: rest[tensor] for name, tensor in by_engine.items()}
@@ -217,26 +217,12 @@ class Builder:
         options: _muster.OptimizerOptions,
         link: Link,
         memory: list[_muster.ParameterMemory],
+        parameters: dict[str, torch.Tensor],
     ) -> _muster.Optimizer:
         try:
             return _muster.Optimizer(problem, options, link.communicator, memory)
         except ValueError as refused:
-            if "replicas start from different weights" in str(refused):
-                raise ValueError(f"{refused}.{HOW_TO_DECLARE}") from None
-            raise
-
-
-def _make_parameters(
-    ranks: Ranks, layouts: Sequence[TensorLayout], tensors: Sequence[torch.Tensor], groups: Sequence[Group]
-) -> tuple[list[_muster.Parameter], list[_muster.Mesh]]:
-    """Raises ValueError naming a parameter, on all ranks. All ranks together."""
-    meshes, parameters = Meshes(), []
-    with ranks.together("the shapes of the parameters"):
-        for layout, tensor, group in zip(layouts, tensors, groups):
-            parameter = make_parameter(layout.name, layout.shape, DTYPES[tensor.dtype], group)
-            parameter.layout = meshes.layout(layout)
-            parameters.append(parameter)
-    return parameters, meshes.meshes
+            raise type(refused)(with_remedies(str(refused), parameters)) from None
 
 
 @dataclass

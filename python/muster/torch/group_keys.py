@@ -11,8 +11,10 @@ from .groups import DEFAULTS
 
 #: Read when a plan is made. A group keeps them, whatever is loaded.
 FIXED = ("algorithm", *list(DEFAULTS)[list(DEFAULTS).index("lr_mul") :])
+#: Keys that are taken out of a group when it is added.
+_DECLARED = {"mesh", "placements", "rank_local"}
 #: Keys that are ours beside those of DEFAULTS.
-_MORE = ("params", "param_names", "mesh", "placements", "rank_local")
+_MORE = ("params", "param_names", *sorted(_DECLARED))
 #: Keys that torch and what is built on it put into groups: never taken for a misspelled one of ours.
 _FOREIGN = {
     "name", "names", "fused", "foreach", "capturable", "differentiable", "initial_lr", "max_lr", "min_lr", "base_lr",
@@ -82,7 +84,8 @@ def fixed_values(group: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def check_fixed(number: int, group: Mapping[str, Any], planned: tuple[Any, ...]) -> None:
     """Raises ValueError if a key that is read only when a plan is made has changed since."""
-    if _fixed(group) == planned and "mesh" not in group and "placements" not in group:
+    later = _DECLARED & group.keys()
+    if _fixed(group) == planned and not later:
         return
     for key, was in zip(FIXED, planned):
         if group[key] != was:
@@ -90,5 +93,5 @@ def check_fixed(number: int, group: Mapping[str, Any], planned: tuple[Any, ...])
                 f"param group {number}: {key} is fixed when the optimizer is first used: it was {was!r}, it is"
                 f" {group[key]!r}; put the parameters into another group, or make another optimizer"
             )
-    key = next(key for key in ("mesh", "placements") if key in group)
+    key = min(later)
     raise ValueError(f"param group {number}: {key} is read when the group is added; it was set to {group[key]!r} later")

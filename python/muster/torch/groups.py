@@ -40,8 +40,9 @@ class GroupOptions(MoreOptions, total=False):
     weight_decay: float
     momentum: float
     betas: tuple[float, float]
-    mesh: Any  # with `placements`: where plain tensors that differ between ranks belong
+    mesh: Any  # with `placements`: where plain tensors that differ between ranks belong, in shards of equal size
     placements: Sequence[Any]
+    rank_local: Any  # a DeviceMesh of one dimension: each of its ranks has its own part of dimension 0
 
 
 #: Every key of a param group beside ``params``, with its default.

@@ -22,6 +22,7 @@ from .layout import local
 from .options import NAMES, Options
 from .overlap import CLIPPED, REGROUPED, SCALED, Overlap
 from .plan import Plan
+from .rank_local import with_remedies
 from .ranks import TIMEOUT
 
 if TYPE_CHECKING:
@@ -289,7 +290,8 @@ class NorMuon(CheckpointedOptimizer):
             found = ValueError(error) if error else None
             if not self._connection.cuda:  # there others hear of it later, one by one
                 self.ranks.raise_any("a refused step", found)
-            raise (found or refused) from None
+            remedies = with_remedies(str(refused), dict(zip(built.names, built.tensors)))
+            raise (found or ValueError(remedies)) from None
         built.weights.copy_back()
         return out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
+
+from .rank_local import Declared
 
 _TWICE = (
     "overlap=True: the gradient of '{}' came again after it was used: one backward a step, without accumulation"
@@ -200,7 +203,7 @@ def _is_over(overlap: weakref.ref[Overlap]) -> None:
         alive._backward_over = True
 
 
-def final_in_hooks(parameter: torch.Tensor, declared: tuple[Any, Any] | None, ranks: int) -> bool:
+def final_in_hooks(parameter: torch.Tensor, declared: Declared | None, ranks: int) -> bool:
     """Whether a gradient is whole when hooks see it, where Muster does not average.
 
     FSDP2 calls them after its reduce-scatter and all-reduce. Copies that the layout does not tell of (plain tensors,
@@ -208,9 +211,10 @@ def final_in_hooks(parameter: torch.Tensor, declared: tuple[Any, Any] | None, ra
     """
     if ranks == 1:
         return True
-    if declared is not None:
-        return bool(declared[0].size() == ranks)
-    return isinstance(parameter, DTensor) and parameter.device_mesh.size() == ranks
+    declared = declared or Declared()
+    meshes = [parameter.device_mesh if isinstance(parameter, DTensor) else declared.mesh, declared.rank_local]
+    told: int = math.prod(mesh.size() for mesh in meshes if mesh is not None)
+    return told == ranks
 
 
 def check_device(name: str, parameter: torch.Tensor, device: torch.device) -> None:

@@ -19,6 +19,7 @@ from .overlap import REGROUPED, Overlap, final_in_hooks
 from .parameter_names import name_parameters
 from .parameter_states import ParameterStates
 from .parameters import Reader
+from .rank_local import take_declaration
 from .ranks import Ranks
 from .state_tensors import State
 
@@ -65,17 +66,14 @@ class PlannedOptimizer(torch.optim.Optimizer):
 
     def _add(self, param_group: dict[str, Any]) -> None:
         check_keys(param_group, NAMES)
-        group = dict(param_group)
-        mesh, placements = group.pop("mesh", None), group.pop("placements", None)
-        if (mesh is None) != (placements is None):
-            raise ValueError("param group: mesh and placements belong together")
         number = len(self.param_groups)
-        super().add_param_group({**group, **{k: v for k, v in self._group_defaults.items() if k not in group}})
+        super().add_param_group({**self._group_defaults, **param_group})
         added = self.param_groups[-1]
+        declared = take_declaration(added)
+        if declared is not None:
+            self._reader.declared.update(dict.fromkeys(added["params"], declared))
         self._joined.join(added)
         make_group(_muster.Group(), number, added, name_parameters(self.param_groups)[-1])
-        for parameter in added["params"] if mesh is not None else ():
-            self._reader.declared[parameter] = (mesh, tuple(placements))
 
     @property
     def process_group(self) -> dist.ProcessGroup | None:
