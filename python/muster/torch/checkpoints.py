@@ -15,7 +15,7 @@ from .loading import Given, check_entries, check_form, match, take_over_groups, 
 from .parameter_states import first_value
 from .planned import PlannedOptimizer
 from .state import empty_like_engine, import_state
-from .state_tensors import UNEVEN, State, fill
+from .state_tensors import UNEVEN, State, fill, to_pickle
 
 _NOT_ALONE = (
     "state_dict() is a call of all ranks where replicas do not keep all state. For a state_dict() of one rank give "
@@ -208,6 +208,7 @@ class CheckpointedOptimizer(PlannedOptimizer):
                 self._whole("save")
             return {
                 **super().__getstate__(),
+                "state": to_pickle(self.state),
                 "_options": self._options,
                 "_group_defaults": self._group_defaults,
             }

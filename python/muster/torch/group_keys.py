@@ -23,7 +23,7 @@ _FOREIGN = {
 }  # fmt: skip
 
 
-def check_keys(group: Mapping[str, Any], options: Iterable[str] = (), where: str = "param group") -> None:
+def check_keys(group: Mapping[str, Any], options: Iterable[str] = ()) -> None:
     """Raises ValueError for a key that looks like a misspelled one of ours. Other keys pass through, untouched.
 
     ``options`` are names that belong to the constructor: a group that has one of them means what nothing reads.
@@ -33,31 +33,36 @@ def check_keys(group: Mapping[str, Any], options: Iterable[str] = (), where: str
         if key in ours or key in _FOREIGN or not isinstance(key, str):
             continue
         if key in options:
-            raise ValueError(f"{where}: {key!r} belongs to the optimizer as a whole: give it to the constructor")
-        for known in (*DEFAULTS, *_MORE[1:]):
-            if _is_near(key, known):
-                raise ValueError(f"{where}: unknown key {key!r}; did you mean {known!r}?")
+            raise ValueError(f"param group: {key!r} belongs to the optimizer as a whole: give it to the constructor")
+        near = _nearest(key, ours)
+        if near is not None:
+            raise ValueError(f"param group: unknown key {key!r}; did you mean {near!r}?")
 
 
 def check_arguments(given: Mapping[str, Any], options: Iterable[str]) -> None:
     """As check_keys, of the constructor's keyword arguments."""
     for key in given:
-        for option in options if key not in DEFAULTS and key not in _FOREIGN else ():
-            if _is_near(key, option):
-                raise ValueError(f"unknown argument {key!r}; did you mean {option!r}?")
-    check_keys(given, (), "default of the param groups")
+        near = None if key in DEFAULTS or key in _FOREIGN else _nearest(key, {*DEFAULTS, *options})
+        if near is not None:
+            raise ValueError(f"unknown argument {key!r}; did you mean {near!r}?")
+    check_keys(given)
 
 
-def _is_near(key: str, known: str) -> bool:
-    """Whether their edit distance is 1 or 2, and they have a letter in common."""
-    if abs(len(key) - len(known)) > 2:
-        return False
-    row = list(range(len(known) + 1))
-    for i, a in enumerate(key, 1):
+def _nearest(key: str, known: Iterable[str]) -> str | None:
+    """The word at an edit distance of 1 or 2, if they have anything in common."""
+    distances = {word: _distance(key, word) for word in sorted(known) if abs(len(key) - len(word)) <= 2}
+    near = [word for word, distance in distances.items() if distance <= 2 and distance < max(len(key), len(word))]
+    return min(near, key=distances.__getitem__, default=None)
+
+
+def _distance(a: str, b: str) -> int:
+    """Insertions, deletions and replacements of a letter that make one word of the other."""
+    row = list(range(len(b) + 1))
+    for i, letter in enumerate(a, 1):
         above, row = row, [i]
-        for j, b in enumerate(known, 1):
-            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (a != b)))
-    return 1 <= row[-1] <= 2 and row[-1] < max(len(key), len(known))
+        for j, other in enumerate(b, 1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (letter != other)))
+    return row[-1]
 
 
 _fixed = itemgetter(*FIXED)

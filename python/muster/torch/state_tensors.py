@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,10 +69,28 @@ def check_fits(of: str, entry: str, value: Any, into: torch.Tensor) -> None:
     flat = entry == "variance" and value.ndim == 1 and value.numel() == into.numel()
     if value.shape != into.shape and not flat and not (into.ndim == 0 and value.numel() == 1):
         raise ValueError(f"{what} has shape {tuple(value.shape)}, expected {tuple(into.shape)}")
-    if value.dtype != into.dtype and not (value.is_floating_point() and into.is_floating_point()):
+    if _as(value, into).dtype != into.dtype and not (value.is_floating_point() and into.is_floating_point()):
         raise ValueError(f"{what} is {value.dtype}, expected {into.dtype}")
     if isinstance(into, DTensor) and not same_layout(value, into) and is_uneven_stride(into):
         raise ValueError(f"{what}: {UNEVEN.format(tuple(into.shape), into.placements)}")
+
+
+def _as(value: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+    """int16 for uint16, which is not pickled: the same bits."""
+    return value.view(torch.uint16) if (value.dtype, into.dtype) == (torch.int16, torch.uint16) else value
+
+
+def to_pickle(state: Mapping[Any, Any]) -> dict[Any, Any]:
+    """``opt.state``, with int16 in place of uint16."""
+    out: dict[Any, Any] = defaultdict(dict)
+    for key, entries in state.items():
+        out[key] = entries
+        if isinstance(entries, dict):
+            out[key] = {
+                name: value.view(torch.int16) if getattr(value, "dtype", None) == torch.uint16 else value
+                for name, value in entries.items()
+            }
+    return out
 
 
 def _describe(value: Any) -> str:
@@ -103,7 +121,9 @@ def fill(value: Any, into: torch.Tensor) -> None:
     mine = local(into)
     if not isinstance(value, torch.Tensor):
         mine.fill_(int(value))
-    elif value.numel() == 1 and not isinstance(value, DTensor):
+        return
+    value = _as(value, into)
+    if value.numel() == 1 and not isinstance(value, DTensor):
         mine.copy_(value.reshape(()).expand(mine.shape))
     elif same_layout(value, into):
         mine.copy_(local(value).reshape(mine.shape))
@@ -126,18 +146,38 @@ UNEVEN = (
 
 
 def is_uneven_stride(tensor: torch.Tensor) -> bool:
-    """Whether a DTensor is sharded by FSDP2 over another axis in parts that its placements do not describe."""
+    """Whether a DTensor is sharded by FSDP2 over another axis in parts that its placements do not describe.
+
+    FSDP2 cuts what each rank of the inner axis has; read from left to right, _StridedShard says the same only if the
+    inner axis cuts evenly.
+    """
     if not isinstance(tensor, DTensor):
         return False
     for dim in {p.dim for p in tensor.placements if isinstance(p, _StridedShard)}:
         cuts = [
-            size
-            for size, placement in zip(tensor.device_mesh.mesh.shape, tensor.placements)
-            if isinstance(placement, (Shard, _StridedShard)) and placement.dim == dim and size > 1
+            (axis, size, p.split_factor if isinstance(p, _StridedShard) else 1)
+            for axis, (size, p) in enumerate(zip(tensor.device_mesh.mesh.shape, tensor.placements))
+            if isinstance(p, (Shard, _StridedShard)) and p.dim == dim
         ]
-        if len(cuts) > 1 and tensor.shape[dim] % math.prod(cuts):
+        strided = [(axis, size, 1) for axis, size, factor in cuts if factor > 1]
+        made = [cut for cut in cuts if cut[2] == 1] + strided[::-1]
+        if _held(tensor.shape[dim], cuts) != _held(tensor.shape[dim], made):
             return True
     return False
+
+
+def _held(count: int, cuts: Sequence[tuple[int, int, int]]) -> dict[tuple[tuple[int, int], ...], list[int]]:
+    """Which of ``count`` lines each rank holds after cuts (axis, size, split factor), by its place on the axes."""
+    held: dict[tuple[tuple[int, int], ...], torch.Tensor] = {(): torch.arange(count)}
+    for axis, size, factor in cuts:
+        after = {}
+        for places, lines in held.items():
+            pieces = [piece.chunk(size) for piece in lines.chunk(factor)]
+            for place in range(size):
+                mine = [piece[place] for piece in pieces if place < len(piece)]
+                after[tuple(sorted((*places, (axis, place))))] = torch.cat(mine) if mine else lines[:0]
+        held = after
+    return {places: lines.tolist() for places, lines in held.items()}
 
 
 def own_mesh_statistics(
