@@ -9,12 +9,13 @@ import pickle
 import pytest
 import torch
 import torch.distributed as dist
-from layouts import Trained, alone, fsdp, fsdp_tp, groups, hsdp
+from layouts import Trained, alone, fsdp, hsdp
 from ranks import run_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import muster.torch
@@ -336,18 +337,26 @@ def test_a_state_is_consolidated_on_one_rank() -> None:
 
 
 def _uneven(rank: int, ranks: int) -> None:
-    """9 rows on 2 x 2: _StridedShard does not say where they are, so torch could not put them together."""
-    trained = Trained(fsdp_tp, dist.group.WORLD)
-    trained.step(1)
-    with pytest.raises(ValueError, match="'odd.weight'.*opt.save"):
-        trained.optimizer.state_dict()
-    even = muster.torch.NorMuon([g for g in groups(trained.model) if g["params"][0][0] == "up.weight"])
-    _steps(even, range(1))
-    even.state_dict()
+    """7 rows on 3 x 2: _StridedShard does not say where they are, so torch could not put them together."""
+    mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("dp", "tp"))
+    for rows, refused in ((7, True), (8, False)):
+        layer = parallelize_module(nn.Linear(4, rows, bias=False), mesh["tp"], ColwiseParallel(), src_data_rank=None)
+        fully_shard(layer, mesh=mesh["dp"])
+        optimizer = muster.torch.NorMuon(layer.named_parameters())
+        layer.weight.grad = torch.ones_like(layer.weight)
+        optimizer.step()
+        if not refused:
+            assert optimizer.state_dict()["state"][0]["momentum"].to_local().any()
+            continue
+        with pytest.raises(ValueError, match="'weight'.*opt.save"):
+            optimizer.state_dict()
+        whole = {"momentum": torch.ones(rows, 4)}
+        with pytest.raises(ValueError, match="'weight'.*opt.save"):
+            optimizer.load_state_dict({"state": {0: whole}, "param_groups": [{"params": [0]}]})
 
 
 def test_a_layout_that_placements_do_not_describe_names_save() -> None:
-    run_ranks(4, _uneven)
+    run_ranks(6, _uneven)
 
 
 def _cleared(rank: int, ranks: int) -> None:
