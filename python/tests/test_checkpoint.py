@@ -13,6 +13,7 @@ LAYOUTS = {"fsdp": fsdp, "hsdp": hsdp, "alone": alone}
 
 
 def _state(trained: Trained) -> dict:
+    trained.optimizer.plan(verbose=False)  # before it there is no state, as with other optimizers before a step
     return {"model": trained.model.state_dict(), "optimizer": trained.optimizer.state_dict()}
 
 

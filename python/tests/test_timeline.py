@@ -17,11 +17,11 @@ import muster.torch
 from muster.torch import timeline as engine_timeline
 
 
-def _optimizer() -> tuple[nn.Parameter, muster.torch.NorMuon]:
+def _optimizer(**options) -> tuple[nn.Parameter, muster.torch.NorMuon]:
     weight = nn.Parameter(torch.randn(200, 100, generator=torch.Generator().manual_seed(0)))
     gain = nn.Parameter(torch.ones(7))
     groups = [{"params": [("w", weight)]}, {"params": [("g", gain)], "algorithm": "adamw"}]
-    optimizer = muster.torch.NorMuon(groups, waves=1)
+    optimizer = muster.torch.NorMuon(groups, waves=1, **options)
     weight.grad, gain.grad = torch.sin(weight.detach() * 9), torch.ones(7)
     return weight, optimizer
 
@@ -78,7 +78,7 @@ def test_a_step_in_backward_is_recorded_from_its_first_wave_on(tmp_path: Path) -
     with muster.torch.profile(tmp_path / "waves.json"):
         assert _train(model, optimizer, range(2, 3)) == [2]
     _train(model, optimizer, range(3, 4))
-    assert not optimizer._engine.trace()
+    assert not optimizer._built.engine.trace()
     compute = [event for event in _slices(tmp_path / "waves.json") if event["name"].startswith("orthogonalize")]
     assert {event["args"]["wave"] for event in compute} == {0, 1, 2}
 
@@ -124,7 +124,7 @@ def test_it_lines_up_with_torch_profiler(tmp_path: Path) -> None:
 
 
 def _ranks_write_their_own(rank: int, ranks: int, folder: str) -> None:
-    weight, optimizer = _optimizer()
+    weight, optimizer = _optimizer(grad_sync=True)  # whose gradients are messages
     with muster.torch.profile(f"{folder}/trace.json") as timeline:
         optimizer.step()
     assert timeline.path == Path(folder) / f"trace.rank{rank}.json"

@@ -54,4 +54,4 @@ def test_the_stub_has_what_the_module_has() -> None:
 
 def test_options_have_types_and_defaults() -> None:
     typed = set(muster.torch.groups.GroupOptions.__annotations__)
-    assert typed - {"mesh", "placements"} == set(muster.torch.groups.DEFAULTS)
+    assert typed - {"mesh", "placements", "rank_local"} == set(muster.torch.groups.DEFAULTS)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .entry_agreement import agree_on_entries
 from .groups import MATRIX_ALGORITHMS, bare_name
-from .loading import agree_on_entries
 from .state import whole
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def _load(
         for group in groups:
             for i in group["params"]:
                 states[i] = state(optimizer.names[i], matched[i], group)
-    optimizer.load_state_dict({"state": states, "param_groups": groups})
+    with optimizer._use.call("import of a state"):
+        optimizer._load({"state": states, "param_groups": groups}, warn=False)
 
 
 def _groups(

@@ -1,4 +1,4 @@
-"""Where gradients and weights are, at every step: as little Python a parameter as it takes."""
+"""Where gradients are, at every step: as little Python per parameter as it takes."""
 
 from __future__ import annotations
 
@@ -11,57 +11,48 @@ from torch.distributed.tensor import DTensor
 from .layout import local
 
 _data_ptr, _is_contiguous = torch.Tensor.data_ptr, torch.Tensor.is_contiguous
+#: Dtypes of gradients that the engine reads.
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+class OtherDtype(Exception):
+    """A gradient has more precision than the plan was made for: make another plan."""
 
 
 class Gradients:
     """Finds the gradients of parameters, and checks what torch lets through.
 
-    ``addresses()`` gives one a parameter, 0 for no gradient. Memory stays alive as long as torch keeps it: the engine's
-    work is in the order of the caller's stream, and what is freed there is reused behind it. Copies that had to be made
-    (of gradients that are not contiguous) are in ``copies`` until the next call.
+    ``addresses()`` gives one per parameter, 0 for no gradient. Memory stays alive as long as torch keeps it: the
+    engine's work is in the order of the caller's stream, and what is freed there is reused behind it. Copies (of
+    gradients that are not contiguous, have another dtype, or are negated) are in ``copies`` until the next call.
+
+    ``dtypes`` are those that the engine reads; ``fixed``: other dtypes are converted to them, whatever they are.
     """
 
-    def __init__(self, names: Sequence[str], parameters: Sequence[torch.Tensor]) -> None:
-        self._names = names
+    def __init__(
+        self, names: Sequence[str], parameters: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype], fixed: bool
+    ) -> None:
+        self._names, self._fixed = names, fixed
         # With the layout of a DTensor, which in FSDP2 is its gradient's too, the same object.
         self._parameters: list[tuple[int, Any, torch.dtype, Any]] = [
-            (i, p, p.dtype, p._spec if isinstance(p, DTensor) else None) for i, p in enumerate(parameters)
+            (i, p, dtype, p._spec if isinstance(p, DTensor) else None)
+            for i, (p, dtype) in enumerate(zip(parameters, dtypes))
         ]
         self._plain = None if any(isinstance(p, DTensor) for p in parameters) else list(parameters)
-        self._dtypes = [p.dtype for p in parameters]
-        mine = [local(p.detach()) for p in parameters]
-        self._were = [(m.device, tuple(m.shape)) for m in mine]
-        self._weights = [m.data_ptr() for m in mine]
+        self._dtypes = list(dtypes)
+        self.negated: set[int] = set()  # numbers of parameters that are to grow along their gradients
         self.copies: list[torch.Tensor] = []
         self.early_copies: list[torch.Tensor] = []
 
-    def moved(self) -> list[int]:
-        """Numbers of parameters whose memory is elsewhere now (``p.data = ...``, say), once each time."""
-        if self._plain is not None:
-            weights = list(map(_data_ptr, self._plain))
-        else:
-            weights = [p.data_ptr() if s is None else p._local_tensor.data_ptr() for _, p, _, s in self._parameters]
-        if weights == self._weights:
-            return []
-        out = [i for i, (now, before) in enumerate(zip(weights, self._weights)) if now != before]
-        for i in out:
-            self._check_moved(i)
-        self._weights = weights
-        return out
-
-    def weight(self, index: int) -> int:
-        """The address of this rank's shard."""
-        return self._weights[index]
-
     def addresses(self) -> list[int]:
-        """Of this rank's gradients. Raises ValueError naming the parameter."""
+        """Of this rank's gradients. Raises ValueError naming the parameter, or OtherDtype."""
         self.copies = []
-        if self._plain is not None:
+        if self._plain is not None and not self.negated:
             found = self._all_plain([p.grad for p in self._plain])
             if found is not None:
                 return found
         out = []
-        strided = torch.strided
+        strided, negated = torch.strided, self.negated
         for index, parameter, dtype, spec in self._parameters:
             grad = parameter.grad
             if grad is None:
@@ -73,36 +64,59 @@ class Gradients:
                 mine = grad._local_tensor
             else:
                 mine = self._look(index, parameter, grad)
-            if mine.dtype is not dtype or mine.layout is not strided:
-                self._refuse(index, parameter, mine)
-            if not mine.is_contiguous():
-                mine = mine.detach().contiguous()
+            if mine.layout is not strided:
+                raise ValueError(f"parameter '{self._names[index]}': its gradient is sparse")
+            if mine.dtype is not dtype or index in negated or not mine.is_contiguous():
+                mine = self._copy(index, mine)
                 self.copies.append(mine)
-            out.append(mine.data_ptr())
+            address = mine.data_ptr()
+            if address == 0 and mine.numel():
+                self._refuse_freed(index)
+            out.append(address)
         return out
 
     def _all_plain(self, grads: list[torch.Tensor | None]) -> list[int] | None:
-        """Addresses, if all are there and as usual: no line of Python for each. None: somebody has to look."""
+        """Addresses, if all are there and as usual: no line of Python for each. None: look at each."""
         if {*map(type, grads)} != {torch.Tensor}:
             return None
         there = cast("list[torch.Tensor]", grads)
         try:
             if [g.dtype for g in there] == self._dtypes and all(map(_is_contiguous, there)):
-                return list(map(_data_ptr, there))
+                found = list(map(_data_ptr, there))
+                return None if 0 in found else found
         except RuntimeError:  # a sparse one
             pass
         return None
 
     def address(self, index: int, grad: torch.Tensor) -> int:
-        """Of a gradient before the others are there. A copy is in ``early_copies`` until somebody clears it."""
+        """Of a gradient before the others are there. A copy is in ``early_copies`` until the step is over."""
         _, parameter, dtype, _ = self._parameters[index]
         mine = self._look(index, parameter, grad)
-        if mine.dtype is not dtype or mine.layout is not torch.strided:
-            self._refuse(index, parameter, mine)
-        if not mine.is_contiguous():
-            mine = mine.contiguous()
+        if mine.layout is not torch.strided:
+            raise ValueError(f"parameter '{self._names[index]}': its gradient is sparse")
+        if mine.dtype is not dtype or index in self.negated or not mine.is_contiguous():
+            mine = self._copy(index, mine)
             self.early_copies.append(mine)
-        return mine.data_ptr()
+        address = mine.data_ptr()
+        if address == 0 and mine.numel():
+            self._refuse_freed(index)
+        return address
+
+    @torch.no_grad()
+    def _copy(self, index: int, mine: torch.Tensor) -> torch.Tensor:
+        """As the engine reads it: in its dtype, contiguous, maybe negated."""
+        _, _, dtype, _ = self._parameters[index]
+        if mine.untyped_storage().size() == 0 and mine.numel():
+            self._refuse_freed(index)
+        if mine.dtype is not dtype:
+            if mine.dtype not in DTYPES:
+                raise ValueError(
+                    f"parameter '{self._names[index]}': its gradient is {mine.dtype}; float32 and bfloat16 are supported"
+                )
+            if dtype is torch.bfloat16 and not self._fixed:
+                raise OtherDtype(f"parameter '{self._names[index]}': its gradient is {mine.dtype}, it was {dtype} before")
+        out = mine.detach().to(dtype).contiguous()
+        return torch.neg(out) if index in self.negated else out
 
     def _look(self, index: int, parameter: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         """Those that are not laid out by the very object that lays out the parameter."""
@@ -118,23 +132,15 @@ class Gradients:
             )
         return local(grad)
 
-    def _refuse(self, index: int, parameter: torch.Tensor, mine: torch.Tensor) -> None:
-        if mine.layout != torch.strided:
-            raise ValueError(f"parameter '{self._names[index]}': its gradient is sparse")
-        raise ValueError(f"parameter '{self._names[index]}': its gradient is {mine.dtype}, it is {parameter.dtype}")
+    def _refuse_freed(self, index: int) -> None:
+        raise ValueError(
+            f"parameter '{self._names[index]}': the memory of its gradient was freed; set the gradient to None instead"
+        )
 
-    def _check_moved(self, index: int) -> None:
-        _, parameter, dtype, _ = self._parameters[index]
-        now = local(parameter.detach())
-        device, shape = self._were[index]
-        for what, is_now, was in (
-            ("dtype", now.dtype, dtype),
-            ("device", now.device, device),
-            ("shape", tuple(now.shape), shape),
-        ):
-            if is_now != was:
-                raise ValueError(
-                    f"parameter '{self._names[index]}': its {what} is {is_now}, it was {was} when the optimizer was made"
-                )
-        if not now.is_contiguous():
-            raise ValueError(f"parameter '{self._names[index]}': it moved, and is not contiguous")
+
+def planned_dtype(parameter: torch.Tensor) -> torch.dtype | None:
+    """The dtype of the gradient that a parameter has, or is declared to get. None: not known yet."""
+    if parameter.grad is not None:
+        return parameter.grad.dtype
+    declared: torch.dtype | None = getattr(parameter, "grad_dtype", parameter.dtype)  # torch 2.10 and later
+    return declared if declared is not parameter.dtype else None

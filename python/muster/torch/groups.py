@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from operator import index, itemgetter
+from operator import index
 from typing import Any, Literal, TypedDict
 
 from .. import _muster
@@ -21,6 +21,7 @@ class MoreOptions(TypedDict, total=False):
     coefficients: str | Sequence[Sequence[float]]
     scale: Literal["none", "spectral", "jordan", "rms", "fan"]
     eps: float
+    maximize: bool
     lr_mul: float
     normalize: Literal["longer", "rows", "columns"]
     heads: int | None
@@ -39,8 +40,9 @@ class GroupOptions(MoreOptions, total=False):
     weight_decay: float
     momentum: float
     betas: tuple[float, float]
-    mesh: Any  # with `placements`: where plain tensors that differ between ranks belong
+    mesh: Any  # with `placements`: where plain tensors that differ between ranks belong, in shards of equal size
     placements: Sequence[Any]
+    rank_local: Any  # a DeviceMesh of one dimension: each of its ranks has its own part of dimension 0
 
 
 #: Every key of a param group beside ``params``, with its default.
@@ -49,15 +51,16 @@ DEFAULTS: dict[str, Any] = {
     "lr": 0.02,
     "weight_decay": 0.0,  # per step, times lr and lr_mul
     "decay": "plain",  # or "cautious": only where weight and update do not have opposite signs
-    "every": 1,  # takes part in steps every, 2 every, ...
-    "momentum": 0.95,
+    "every": 1,  # N: updated only in steps N, 2N, 3N, ...
+    "momentum": 0.95,  # AdamW and Lion: the same value as betas[0]
     "momentum_form": "ema",  # or "sum"
     "nesterov": True,
-    "coefficients": "polar_express",  # a name, or [(a, b, c), ...], one a step
+    "coefficients": "polar_express",  # a name, or [(a, b, c), ...], one per step
     "scale": "jordan",  # or "none", "spectral", "rms", "fan"
     "betas": (0.9, 0.95),  # AdamW and Lion; the second is NorMuon's too
     "eps": 1e-8,
-    # What follows, and the algorithm, is read when the optimizer is made; the rest at every step.
+    "maximize": False,  # gradients are negated
+    # The following keys, and the algorithm, are fixed when the optimizer is first used; the others are read every step.
     "lr_mul": 1.0,
     "normalize": "longer",  # the side NorMuon keeps mean squares along: or "rows", "columns"
     "heads": None,  # cut the rows into so many equal blocks
@@ -83,33 +86,6 @@ def _enum(kind: Any, key: str, value: Any) -> Any:
 def bare_name(name: str) -> str:
     """Without what wrappers (torch.compile, activation checkpointing, DDP) put in front."""
     return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
-
-
-def check_keys(group: Mapping[str, Any]) -> None:
-    """Raises ValueError for a key that nothing reads: a misspelled one would be ignored silently."""
-    known = {*DEFAULTS, "params", "param_names", "mesh", "placements", "initial_lr"}
-    for key in group:
-        if key not in known:
-            raise ValueError(f"param group: unknown key {key!r}; known are {', '.join(sorted(known))}")
-
-
-#: What a group keeps, whatever is loaded: a plan was made for it.
-FIXED = ("params", "param_names", "algorithm", *list(DEFAULTS)[list(DEFAULTS).index("lr_mul") :])
-
-_changing = itemgetter(
-    "lr", "weight_decay", "decay", "every", "momentum", "momentum_form", "nesterov", "scale", "eps", "coefficients",
-    "betas",
-)  # fmt: skip
-_PLAIN = {float, int, bool, str}
-
-
-def plain_values(group: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """What fill_group copies, to be compared with what it is later. None: with a list or a tensor, which one cannot."""
-    *values, betas = _changing(group)
-    if type(betas) is not tuple:
-        return None
-    values += betas
-    return tuple(values) if _PLAIN.issuperset(map(type, values)) else None
 
 
 def _whole(key: str, value: Any) -> int:
@@ -173,6 +149,11 @@ def make_parameter(
             raise ValueError(
                 f"parameter '{name}': shape {tuple(shape)} has no matrix for {group['algorithm']}; "
                 "put it into a group with algorithm='adamw'"
+            )
+        if len(shape) > 3 and not group["view"] and not group["flatten"]:
+            raise ValueError(
+                f"parameter '{name}': shape {tuple(shape)}: a convolution is a matrix with flatten=True (dimension 0"
+                " against all others); give a view=(..., rows, columns) if it is a stack of matrices"
             )
         if group["view"] and len(group["view"]) < 2:
             raise ValueError(f"parameter '{name}': view {tuple(group['view'])}: expected rows and columns at least")

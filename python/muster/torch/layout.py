@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from .. import _muster
+from .rank_local import Declared, Part, group_ranks, how_to_declare, other_axes, read_part
 from .ranks import Ranks, raise_first
 
 
@@ -22,6 +23,7 @@ class AxisPlacement:
 
     dim: int | None = None
     split_factor: int = 1
+    sizes: tuple[int, ...] = ()  # one per rank of the axis; () where it cuts as torch.chunk does
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class TensorLayout:
     ranks: tuple[int, ...]  # of the process group, row-major over the axes
     placements: tuple[AxisPlacement, ...]
     order: tuple[int, ...] = ()
+    part: Part | None = None  # of a rank-local parameter, before all ranks agreed on the whole
+    other_axes: tuple[str, ...] = field(default=(), compare=False)  # of the root mesh, for errors
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -78,38 +82,49 @@ def _order(
     return plain, order
 
 
-def read_layout(name: str, tensor: torch.Tensor, group: dist.ProcessGroup | None, declared: Any = None) -> TensorLayout:
-    """The layout of a parameter: a DTensor's own, a declared one ``(mesh, placements)``, or replicated on the group."""
+def read_layout(
+    name: str, tensor: torch.Tensor, group: dist.ProcessGroup | None, declared: Declared | None = None
+) -> TensorLayout:
+    """The layout of a parameter as this rank sees it: a DTensor's own, a declared one, or replicated on the group."""
+    declared = declared or Declared()
+    others = other_axes(tensor)
+    layout = replace(_read_slice(name, tensor, group, declared), other_axes=others)
+    if declared.rank_local is None:
+        return layout
+    return replace(layout, part=read_part(name, declared.rank_local, group, layout.ranks))
+
+
+def _read_slice(
+    name: str, tensor: torch.Tensor, group: dist.ProcessGroup | None, declared: Declared
+) -> TensorLayout:
+    """On the mesh that the tensor itself, or ``mesh`` of its param group, says."""
     dtype = str(tensor.dtype)
     if tensor.ndim == 0:
         tensor = tensor.reshape(1)
-    world = list(range(dist.get_world_size(group))) if group is not None else [0]
+    shape = tuple(tensor.shape)
     if isinstance(tensor, DTensor):
-        if declared is not None:
-            raise ValueError(f"parameter '{name}': it is a DTensor, which says itself where it is; drop `placements`")
-        mesh, placements = tensor.device_mesh, tensor.placements
-        shape = tuple(tensor.shape)
-    elif declared is not None:
-        mesh, placements = declared
-        shape = None
+        if declared.mesh is not None:
+            raise ValueError(
+                f"parameter '{name}': it is a DTensor, which has a mesh and placements: drop those of its param group; "
+                "`rank_local` declares an axis that they do not have"
+            )
+        mesh, placements = tensor.device_mesh, tuple(tensor.placements)
+    elif declared.mesh is not None:
+        mesh, placements = declared.mesh, declared.placements
+    elif declared.rank_local is not None:
+        return TensorLayout(name, shape, dtype, (), (0 if group is None else dist.get_rank(group),), ())
     else:
-        return TensorLayout(
-            name, tuple(tensor.shape), dtype, (("replicate", len(world)),), tuple(world), (AxisPlacement(),)
-        )
-    if group is None:
-        raise ValueError(f"parameter '{name}' is on a mesh, but there is no process group")
+        world = tuple(range(dist.get_world_size(group))) if group is not None else (0,)
+        return TensorLayout(name, shape, dtype, (("replicate", len(world)),), world, (AxisPlacement(),))
+    ranks = tuple(group_ranks(name, mesh, group))
     names = mesh.mesh_dim_names or tuple(f"axis{i}" for i in range(mesh.ndim))
     axes = tuple((axis, int(size)) for axis, size in zip(names, mesh.mesh.shape))
     if len(placements) != len(axes):
         raise ValueError(f"parameter '{name}': {len(placements)} placements on a mesh of {len(axes)} axes")
-    try:
-        ranks = tuple(dist.get_group_rank(group, int(rank)) for rank in mesh.mesh.flatten().tolist())
-    except (ValueError, RuntimeError) as error:
-        raise ValueError(f"parameter '{name}': its mesh has ranks that are not in the process group: {error}") from None
     dims = [_axis_placement(name, placement) for placement in placements]
     dims = [p if p.dim is None else replace(p, dim=p.dim % tensor.ndim) for p in dims]
-    if shape is None:
-        whole = list(tensor.shape)
+    if declared.mesh is not None:
+        whole = list(shape)
         for (_, size), placement in zip(axes, dims):
             if placement.dim is not None:
                 whole[placement.dim] *= size
@@ -132,6 +147,9 @@ def local_shape(layout: TensorLayout, rank: int) -> tuple[int, ...]:
         placement, size = layout.placements[axis], layout.axes[axis][1]
         if placement.dim is None:
             continue
+        if placement.sizes:
+            shape[placement.dim] = placement.sizes[coordinates[axis]]
+            continue
         held = 0
         total, chunks = shape[placement.dim], placement.split_factor
         chunk = -(-total // chunks)
@@ -146,37 +164,101 @@ def local_shape(layout: TensorLayout, rank: int) -> tuple[int, ...]:
 def merge(views: Sequence[TensorLayout]) -> TensorLayout:
     """One layout of what all ranks see of a parameter.
 
-    On a slice of a larger mesh each rank sees its own slice. Slices that do not share a rank are replicas of each
-    other: the engine compares their weights.
+    On a slice of a larger mesh each rank sees its own slice. Slices that do not share a rank have different parts of a
+    rank-local parameter if their coordinates differ, else they are replicas: the engine compares their weights.
     """
     first = views[0]
-    for rank, view in enumerate(views):
-        if replace(view, ranks=first.ranks) != first:
-            what = next(
-                f
-                for f in ("name", "shape", "dtype", "axes", "placements", "order")
-                if getattr(view, f) != getattr(first, f)
-            )
-            raise ValueError(
-                f"parameter '{first.name}': ranks disagree on its {what}: {getattr(first, what)} on rank 0, "
-                f"{getattr(view, what)} on rank {rank}"
-            )
+    _check_alike(views)
     slices = list(dict.fromkeys(view.ranks for view in views))
-    if len(slices) == 1:
+    if len(slices) == 1 and first.part is None:
         return first
     together = [rank for ranks in slices for rank in ranks]
     if len(set(together)) != len(together):
         raise ValueError(f"parameter '{first.name}': ranks see meshes that overlap: {slices}")
-    outer = "replicate"
-    while outer in dict(first.axes):
-        outer += "_"
+    parts = [slices] if first.part is None else _split_by_part(views, slices, first.part.size)
+    outer: list[tuple[str, int]] = []
+    placements: list[AxisPlacement] = []
+    if len(parts[0]) > 1:
+        outer.append((_unused("replicate", first.axes), len(parts[0])))
+        placements.append(AxisPlacement())
+    shape = first.shape
+    if first.part is not None:
+        outer.append((_unused(first.part.axis, (*first.axes, *outer)), len(parts)))
+        sizes = tuple(views[part[0][0]].shape[0] for part in parts)
+        placements.append(AxisPlacement(0, sizes=sizes))
+        shape = (sum(sizes), *shape[1:])
+    order = (*range(len(outer)), *(axis + len(outer) for axis in first.order)) if first.order else ()
     return replace(
         first,
-        axes=((outer, len(slices)), *first.axes),
-        ranks=tuple(together),
-        placements=(AxisPlacement(), *first.placements),
-        order=(0, *(axis + 1 for axis in first.order)) if first.order else (),
+        shape=shape,
+        axes=(*outer, *first.axes),
+        ranks=tuple(rank for replica in zip(*parts) for ranks in replica for rank in ranks),
+        placements=(*placements, *first.placements),
+        order=order,
+        part=None,
     )
+
+
+def _check_alike(views: Sequence[TensorLayout]) -> None:
+    """Raises ValueError where ranks disagree about more than which slice and which part of a parameter they have."""
+    first = views[0]
+    for rank, view in enumerate(views):
+        for what in ("name", "part", "shape", "dtype", "axes", "placements", "order") if view != first else ():
+            here, there = _without_part(first, what), _without_part(view, what)
+            if here == there:
+                continue
+            called, advice = "rank_local" if what == "part" else what, ""
+            if what == "shape" and first.part is not None:
+                called += " beyond dimension 0"
+            elif what == "shape" and here[1:] == there[1:]:
+                advice = f"; {how_to_declare(first.name, first.other_axes)}"
+            raise ValueError(
+                f"parameter '{first.name}': ranks disagree on its {called}: {here} on rank 0, "
+                f"{there} on rank {rank}{advice}"
+            )
+
+
+def _without_part(view: TensorLayout, what: str) -> Any:
+    """A field of a view, without what parts of one rank-local parameter differ in."""
+    value = getattr(view, what)
+    if what == "part":
+        return str(value)
+    return value[1:] if what == "shape" and view.part is not None else value
+
+
+def _split_by_part(
+    views: Sequence[TensorLayout], slices: Sequence[tuple[int, ...]], count: int
+) -> list[list[tuple[int, ...]]]:
+    """The slices that have each part of a rank-local parameter."""
+    name = views[0].name
+    parts: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
+    for ranks in slices:
+        coordinates = {part.coordinate for rank in ranks if (part := views[rank].part) is not None}
+        if len(coordinates) != 1:
+            raise ValueError(
+                f"parameter '{name}': ranks {list(ranks)} share it, but have coordinates {sorted(coordinates)} on "
+                f"rank_local {views[0].part}: its own mesh must not cross that axis"
+            )
+        parts[coordinates.pop()].append(ranks)
+    for coordinate, holders in enumerate(parts):
+        if len(holders) != len(parts[0]):
+            raise ValueError(
+                f"parameter '{name}': rank_local {views[0].part}: {len(parts[0])} slices of ranks have coordinate 0, "
+                f"{len(holders)} have coordinate {coordinate}"
+            )
+        sizes = [views[rank].shape[0] for ranks in holders for rank in ranks]
+        if len(set(sizes)) > 1:
+            raise ValueError(
+                f"parameter '{name}': replicas of part {coordinate} of rank_local {views[0].part} have sizes {sizes} "
+                f"in dimension 0, on ranks {[rank for ranks in holders for rank in ranks]}"
+            )
+    return parts
+
+
+def _unused(name: str, axes: Sequence[tuple[str, int]]) -> str:
+    while name in dict(axes):
+        name += "_"
+    return name
 
 
 class Meshes:
@@ -193,9 +275,9 @@ class Meshes:
             names = [name for name, _ in layout.axes]
             sizes = [size for _, size in layout.axes]
             self.meshes.append(_muster.Mesh(f"mesh{len(self.meshes)}", names, sizes, list(layout.ranks)))
+        shard, replicate = _muster.Placement.shard, _muster.Placement.replicate
         placements = [
-            _muster.Placement.replicate() if p.dim is None else _muster.Placement.shard(p.dim, p.split_factor)
-            for p in layout.placements
+            replicate() if p.dim is None else shard(p.dim, p.split_factor, list(p.sizes)) for p in layout.placements
         ]
         return _muster.Layout(self._index[key], placements, list(layout.order))
 

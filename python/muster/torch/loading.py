@@ -1,111 +1,174 @@
-"""What a state_dict changes: groups, and states by the names of parameters."""
+"""What a state_dict changes: groups, and the state of parameters."""
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import zip_longest
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
-from .groups import FIXED
-from .ranks import Ranks
+from .group_keys import FIXED
+from .groups import bare_name
+from .layout import local
+from .parameter_states import SHARED
+from .state_tensors import State, check_fits
 
-States = dict[str, Mapping[str, Any]]
+Entries = Mapping[str, Any]
 
 
 @contextmanager
 def unless_it_fails(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Param groups, which torch makes anew, are as they were if anything raises."""
-    groups, state = optimizer.param_groups, optimizer.state
+    """Param groups are as they were if anything raises."""
+    groups = optimizer.param_groups
     try:
         yield
     except BaseException:
-        optimizer.param_groups, optimizer.state = groups, state
+        optimizer.param_groups = groups
         raise
 
 
-def take_over(
-    optimizer: torch.optim.Optimizer,
-    names: Sequence[str],
-    ranks: Ranks,
-    state_dict: Mapping[str, Any],
-) -> States:
-    """Groups take over what may change from step to step. Raises what any rank found wrong, on all. All together."""
-    states: States = {}
-    with ranks.together("load_state_dict"):
-        states = _by_name(names, state_dict)
-        _take_over_groups(optimizer, state_dict)
-    agree_on_entries(ranks, states)
-    return states
-
-
-def agree_on_entries(ranks: Ranks, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises on all ranks what one has that is no tensor, or DTensors that they could not put together."""
-    spread: list[_Spread] = []
-    with ranks.together("entries of a state_dict"):
-        spread = _check(states)
-    everybody = ranks.gather("DTensors of a state_dict", spread)
-    for views in zip_longest(*everybody):
-        first = views[0]
-        for rank, view in enumerate(views):
-            if first is None or view is None or replace(view, mesh=first.mesh) != first:
-                of = (first or view).of
-                raise ValueError(f"state_dict: '{of}': rank {rank} has other DTensors in it than rank 0")
-        meshes = {view.mesh for view in views}  # one, or slices of one that each rank sees its own of
-        if sum(len(mesh) for mesh in meshes) != len(set().union(*meshes)):
-            raise ValueError(f"state_dict: '{first.of}': ranks have its {first.entry} on meshes that overlap: {meshes}")
-
-
-@dataclass(frozen=True)
-class _Spread:
-    """A DTensor, which the ranks of its mesh put together."""
-
-    of: str
-    entry: str
-    like: tuple[Any, ...]
-    mesh: tuple[int, ...]  # ranks
-
-
-def _by_name(names: Sequence[str], state_dict: Mapping[str, Any]) -> States:
-    """As torch does it, by place in the groups: keys are numbers, or names in torch.distributed.checkpoint."""
+def check_form(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) -> None:
+    """Raises ValueError if it is not the state_dict of an optimizer with groups of these sizes."""
     for key in ("state", "param_groups"):
         if key not in state_dict:
             raise ValueError(f"state_dict: no {key!r}; was it made by an optimizer?")
-    keys = [key for group in state_dict["param_groups"] for key in group["params"]]
-    known = dict(zip(keys, names))
-    for key in state_dict["state"]:
-        if key not in known:
+    ours, theirs = optimizer.param_groups, state_dict["param_groups"]
+    if len(ours) != len(theirs):
+        raise ValueError(f"state_dict: a different number of parameter groups: {len(theirs)}, expected {len(ours)}")
+    for number, (group, saved) in enumerate(zip(ours, theirs)):
+        if "params" not in saved:
+            raise ValueError(f"state_dict: param group {number} has no 'params'")
+        if len(group["params"]) != len(saved["params"]):
+            raise ValueError(
+                f"state_dict: param group {number} doesn't match the size of the optimizer's group:"
+                f" {len(saved['params'])} parameters, expected {len(group['params'])}"
+            )
+
+
+def take_over_groups(optimizer: torch.optim.Optimizer, saved: Sequence[Mapping[str, Any]]) -> None:
+    """Groups take over what may change from step to step, and keys that only others read."""
+    groups = []
+    for group, theirs in zip(optimizer.param_groups, saved):
+        given = copy.deepcopy({key: value for key, value in theirs.items() if key != "params" and key not in FIXED})
+        kept = {key: value for key, value in group.items() if key not in given or key == "param_names"}
+        groups.append({**given, **kept})
+    optimizer.param_groups = groups
+
+
+@dataclass
+class Given:
+    """The state of a state_dict: by place of the parameter in the groups, and what is of no parameter."""
+
+    entries: dict[int, Entries] = field(default_factory=dict)
+    others: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        return not any(self.entries.values())
+
+
+def match(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> Given:
+    """By place, as torch does it; by name where both sides have names and some are the same."""
+    saved = state_dict["param_groups"]
+    keys = [key for group in saved for key in group["params"]]
+    places = list(range(len(keys)))
+    ours, theirs = _names(groups), _names(saved)
+    if ours is not None and theirs is not None and set(ours) & set(theirs):
+        by_name = {name: place for place, name in enumerate(ours)}
+        places = [by_name.get(name, -1) for name in theirs]
+    known = dict(zip(keys, places))
+    out = Given()
+    for key, entries in state_dict["state"].items():
+        if key in known and isinstance(entries, Mapping):
+            if known[key] >= 0:
+                out.entries[known[key]] = entries
+        elif key in known or isinstance(entries, Mapping):
             raise ValueError(f"state_dict: it has state of {key!r}, which is in none of its param_groups")
-    return {known[key]: entries for key, entries in state_dict["state"].items()}
+        else:
+            out.others[key] = entries
+    return out
 
 
-def _check(states: Mapping[str, Mapping[str, Any]]) -> list[_Spread]:
-    """Which are DTensors, that all ranks put together, and what they are like."""
-    spread: list[_Spread] = []
-    for parameter, entries in states.items():
-        for entry, value in entries.items():
-            if not isinstance(value, (torch.Tensor, int, float)):
-                raise ValueError(f"state_dict: '{parameter}': {entry} is a {type(value).__name__}, expected a tensor")
-            if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
-                raise ValueError(f"state_dict: '{parameter}': {entry} is {value.layout}, expected a dense tensor")
-            if isinstance(value, DTensor):
-                mesh = value.device_mesh.mesh
-                like = (tuple(value.shape), str(value.dtype), str(value.placements), tuple(mesh.shape))
-                spread.append(_Spread(parameter, entry, like, tuple(mesh.flatten().tolist())))
-    return spread
+def _names(groups: Sequence[Mapping[str, Any]]) -> list[str] | None:
+    names: list[str] = []
+    for group in groups:
+        given = group.get("param_names")
+        if given is None or len(given) != len(group["params"]):
+            return None
+        names += map(bare_name, given)
+    return names
 
 
-def _take_over_groups(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) -> None:
-    before = [dict(group) for group in optimizer.param_groups]
-    # Without the states, which torch would cast to the dtypes of their parameters.
-    torch.optim.Optimizer.load_state_dict(optimizer, {"state": {}, "param_groups": state_dict["param_groups"]})
-    for group, old in zip(optimizer.param_groups, before):
-        for key in FIXED:
-            group.pop(key, None)
-        for key, value in old.items():
-            if key in FIXED or key not in group:  # or what another version, or another optimizer, does not know
-                group[key] = value
+@dataclass
+class Changes:
+    """What loading is going to do; all of it was checked."""
+
+    copies: list[tuple[Any, torch.Tensor]] = field(default_factory=list)
+    restarts: list[tuple[torch.Tensor, str]] = field(default_factory=list)  # parameters, entries
+    counts: dict[str, int] = field(default_factory=dict)  # steps and seed
+    of_engine: dict[str, dict[str, Any]] = field(default_factory=dict)  # by name of the parameter
+
+
+def check_entries(
+    given: Given,
+    names: Sequence[str],
+    tensors: Sequence[torch.Tensor],
+    owned: Mapping[torch.Tensor, State],
+    of_engine: Mapping[str, State],
+    warn: bool,
+) -> Changes:
+    """Compares what is given with what there is. Raises ValueError naming parameter and entry.
+
+    ``owned`` are the tensors to copy into; ``of_engine`` are like those that only the engine has.
+    """
+    out, missing, ignored, fitting = Changes(), [], [], 0
+    memory = {_storage(mine) for entries in owned.values() for mine in entries.values()}
+    for place, (name, tensor) in enumerate(zip(names, tensors)):
+        entries, own, its = given.entries.get(place, {}), owned[tensor], of_engine.get(name, {})
+        ignored += [f"{name}: {entry}" for entry in entries if entry not in own and entry not in its]
+        for entry, into in {**own, **its}.items():
+            value = entries.get(entry)
+            if value is None:
+                if entry not in ("master", "mantissa", *SHARED):  # what completes the weights stays as it is
+                    if tensor.requires_grad and into.numel():
+                        missing.append(f"{name}: {entry}")
+                    if entry in own:
+                        out.restarts.append((tensor, entry))
+                continue
+            check_fits(name, entry, value, into)
+            if entry in SHARED:
+                if out.counts.setdefault(entry, int(value)) != int(value):
+                    raise ValueError(f"state_dict: {entry} is {out.counts[entry]} and, of '{name}', {int(value)}")
+                continue
+            fitting += 1
+            if entry in its:
+                out.of_engine.setdefault(name, {})[entry] = value
+            elif value is not into:
+                aliased = isinstance(value, torch.Tensor) and _storage(value) in memory
+                out.copies.append((value.clone() if aliased else value, into))
+    if not given.empty and not fitting:
+        raise ValueError(
+            f"state_dict: none of its entries is of this optimizer: {', '.join(ignored[:4])}"
+            f"{', ...' if len(ignored) > 4 else ''}; muster.torch.import_torch and import_dion translate others"
+        )
+    if warn and not given.empty:
+        _warn(missing, ignored)
+    return out
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return local(tensor).untyped_storage().data_ptr()
+
+
+def _warn(missing: list[str], ignored: list[str]) -> None:
+    parts = []
+    if missing:
+        parts.append(f"these entries are missing and start from zero: {', '.join(missing)}")
+    if ignored:
+        parts.append(f"these entries have no counterpart and are ignored: {', '.join(ignored)}")
+    if parts:
+        warnings.warn(f"muster: load_state_dict: {'; '.join(parts)}", stacklevel=7)

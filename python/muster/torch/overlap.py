@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
+
+from .rank_local import Declared
 
 _TWICE = (
     "overlap=True: the gradient of '{}' came again after it was used: one backward a step, without accumulation"
@@ -26,6 +30,7 @@ SCREENED = (
     "overlap=True: not with non_finite='{}', which looks at all gradients before anything is changed, and waves start"
     " before that"
 )
+REGROUPED = "overlap=True: param groups were changed after backward had begun the step; change them before backward"
 CLIPPED = "overlap=True: not with clipping: it needs the norm of all gradients, and waves start before that"
 
 
@@ -52,11 +57,16 @@ class Overlap:
         self.order: list[int] | None = None  # by number; None: not known yet
         self.forget()
 
+    def watches(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether these are the very parameters that it watches."""
+        return len(parameters) == len(self._parameters) and all(map(operator.is_, parameters, self._parameters))
+
     def watch(self, names: Sequence[str], parameters: Sequence[torch.Tensor], final: Sequence[bool]) -> None:
-        """Begins anew. ``final``: the gradient is whole when hooks are called; else in ``step``, or a bucket."""
+        """Begins again. ``final``: the gradient is whole when hooks are called; else in ``step``, or a bucket."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self.order = None
         self._names, self._parameters, self._final = names, parameters, final
         self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
         self.forget()
@@ -193,7 +203,7 @@ def _is_over(overlap: weakref.ref[Overlap]) -> None:
         alive._backward_over = True
 
 
-def final_in_hooks(parameter: torch.Tensor, declared: tuple[Any, Any] | None, ranks: int) -> bool:
+def final_in_hooks(parameter: torch.Tensor, declared: Declared | None, ranks: int) -> bool:
     """Whether a gradient is whole when hooks see it, where Muster does not average.
 
     FSDP2 calls them after its reduce-scatter and all-reduce. Copies that the layout does not tell of (plain tensors,
@@ -201,9 +211,10 @@ def final_in_hooks(parameter: torch.Tensor, declared: tuple[Any, Any] | None, ra
     """
     if ranks == 1:
         return True
-    if declared is not None:
-        return bool(declared[0].size() == ranks)
-    return isinstance(parameter, DTensor) and parameter.device_mesh.size() == ranks
+    declared = declared or Declared()
+    meshes = [parameter.device_mesh if isinstance(parameter, DTensor) else declared.mesh, declared.rank_local]
+    told: int = math.prod(mesh.size() for mesh in meshes if mesh is not None)
+    return told == ranks
 
 
 def check_device(name: str, parameter: torch.Tensor, device: torch.device) -> None:
@@ -212,4 +223,4 @@ def check_device(name: str, parameter: torch.Tensor, device: torch.device) -> No
         raise ValueError(f"overlap=True: parameter '{name}' is offloaded: its gradient is still on its way in hooks")
 
 
-__all__ = ["CLIPPED", "SCALED", "SCREENED", "Overlap", "check_device", "final_in_hooks"]
+__all__ = ["CLIPPED", "REGROUPED", "SCALED", "SCREENED", "Overlap", "check_device", "final_in_hooks"]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from .. import _muster
-from .layout import TensorLayout, local, local_shape, read_layout
+from .groups import MATRIX_ALGORITHMS, make_parameter
+from .layout import Meshes, TensorLayout, local, local_shape, read_layout
+from .rank_local import Declared
 from .ranks import Ranks
 
 DTYPES = {torch.float32: _muster.Dtype.f32, torch.bfloat16: _muster.Dtype.bf16}
-HOW_TO_DECLARE = (
-    " If its ranks are to differ (rank-local experts, say), say so: make it a DTensor, or give its group"
-    " mesh=... and placements=[Shard(0)]. If they belong to another stage, give process_group=..."
-)
 
 
 class Reader:
@@ -23,7 +22,7 @@ class Reader:
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        self.declared: dict[torch.Tensor, Any] = {}  # (mesh, placements) of plain tensors
+        self.declared: dict[torch.Tensor, Declared] = {}
         self.device: torch.device | None = None  # of all of them
 
     def read(self, name: str, tensor: torch.Tensor) -> TensorLayout:
@@ -32,10 +31,6 @@ class Reader:
             raise ValueError(f"parameter '{name}': {tensor.dtype} is not supported; float32 and bfloat16 are")
         mine = local(tensor)
         self._check_device(name, mine.device)
-        if not mine.is_contiguous():
-            raise ValueError(
-                f"parameter '{name}': not contiguous, strides {mine.stride()} of shape {tuple(mine.shape)}"
-            )
         layout = read_layout(name, tensor, self._ranks.group, self.declared.get(tensor))
         if isinstance(tensor, DTensor):
             expected = local_shape(layout, self._ranks.rank)
@@ -63,10 +58,31 @@ class Reader:
             )
 
 
-def extra_memory(tensor: torch.Tensor, form: _muster.WeightForm) -> torch.Tensor | None:
-    """What a form of bfloat16 weights keeps beside them, as it is at the start."""
-    if form == _muster.WeightForm.bf16_master:
-        return tensor.detach().float()
-    if form == _muster.WeightForm.bf16_mantissa:
-        return torch.zeros(tensor.shape, dtype=torch.uint16, device=tensor.device)
-    return None
+def make_parameters(
+    ranks: Ranks, layouts: Sequence[TensorLayout], tensors: Sequence[torch.Tensor], groups: Sequence[Mapping[str, Any]]
+) -> tuple[list[_muster.Parameter], list[_muster.Mesh]]:
+    """The parameters of a problem by the layouts that all ranks agreed on, each with its param group, and their meshes.
+
+    Raises ValueError naming a parameter, on all ranks. All ranks together.
+    """
+    meshes, parameters = Meshes(), []
+    with ranks.together("the shapes of the parameters"):
+        for layout, tensor, group in zip(layouts, tensors, groups):
+            _check_rows(layout, group)
+            parameter = make_parameter(layout.name, layout.shape, DTYPES[tensor.dtype], group)
+            parameter.layout = meshes.layout(layout)
+            parameters.append(parameter)
+    return parameters, meshes.meshes
+
+
+def _check_rows(layout: TensorLayout, group: Mapping[str, Any]) -> None:
+    """Rank-local rows: one matrix, or one per expert? Only the user knows, and the update depends on it."""
+    sizes = next((list(p.sizes) for p in layout.placements if p.sizes), None)
+    cut = group["view"] or group["heads"] or group["split_rows"]
+    if sizes is None or cut or group["algorithm"] not in MATRIX_ALGORITHMS:
+        return
+    if len(layout.shape) == 2 or group["flatten"]:
+        raise ValueError(
+            f"parameter '{layout.name}': rank_local joins the rows {sizes} of its ranks to the shape {layout.shape}: "
+            f"give split_rows={sizes} if each rank has a matrix of its own, heads=1 if they are one matrix"
+        )

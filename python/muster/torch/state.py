@@ -1,23 +1,21 @@
-"""What the engine carries from step to step, as torch's state_dict has it: by parameter, under short names.
-
-Momentum and moments of a DTensor are DTensors laid out like it, so that torch.distributed.checkpoint reshards them;
-the rest (NorMuon's mean squares, counts) is small and whole on every rank.
-"""
+"""State that only the engine keeps: of replicas, each element once, somewhere. All ranks together put it together."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from .. import _muster
+from .state_tensors import State
 
-State = dict[str, torch.Tensor]
 #: Of the parameter itself rather than of its optimizer: the model's state_dict has it.
 _WEIGHT = "weight"
+#: Entries that opt.state has, whoever keeps the others.
+_COUNTERS = ("updates", "steps", "seed")
 
 _TYPES = {
     _muster.StateType.f32: torch.float32,
@@ -25,7 +23,6 @@ _TYPES = {
     _muster.StateType.u16: torch.uint16,
     _muster.StateType.i64: torch.int64,
 }
-_STATE_TYPES = {dtype: kind for kind, dtype in _TYPES.items()}
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -34,50 +31,51 @@ def split_name(name: str) -> tuple[str, str]:
     return parameter, entry
 
 
-def _spread(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Lays it out like the parameter, where both have the same elements and torch's own rule says where they are."""
-    if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
-        return value
-    if any(p.is_shard() and type(p) is not Shard for p in parameter.placements):
-        return value
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+def empty_like_engine(engine: _muster.Optimizer, parameters: Mapping[str, torch.Tensor]) -> dict[str, State]:
+    """Tensors without memory, of the shapes and dtypes that the engine keeps of these parameters."""
+    return {
+        name: {entry: torch.empty(shape, dtype=_TYPES[kind], device="meta") for entry, (kind, shape) in entries.items()}
+        for name, entries in engine_entries(engine, parameters).items()
+    }
 
 
-def export_state(engine: _muster.Optimizer, parameters: Mapping[str, torch.Tensor]) -> dict[str, State]:
-    """By parameter name. What is of the whole optimizer, two numbers, is in each. All ranks together."""
-    out: dict[str, State] = {name: {} for name in parameters}
-    for name, _, _ in engine.state():
+def engine_entries(
+    engine: _muster.Optimizer, parameters: Mapping[str, torch.Tensor]
+) -> dict[str, dict[str, tuple[_muster.StateType, list[int]]]]:
+    """Type and whole shape of what the engine keeps of these parameters, by name and entry."""
+    out: dict[str, dict[str, tuple[_muster.StateType, list[int]]]] = {name: {} for name in parameters}
+    for name, kind, shape in engine.state():
         parameter, entry = split_name(name)
-        if entry == _WEIGHT:
-            continue
-        kind, shape, data = engine.export_state(name)
-        value = torch.frombuffer(bytearray(data), dtype=_TYPES[kind]).reshape(shape)
-        if parameter:
-            out[parameter][entry] = _spread(value, parameters[parameter])
-        else:
-            for entries in out.values():
-                entries[entry] = value.clone()
+        if parameter in out and entry != _WEIGHT and entry not in _COUNTERS:
+            out[parameter][entry] = (kind, shape)
     return out
 
 
-def import_state(engine: _muster.Optimizer, given: Mapping[str, Mapping[str, Any]]) -> None:
-    """What ``export_state`` made, in any layout. Entries that are missing start from zero. All ranks together."""
-    expected = {name: (kind, shape) for name, kind, shape in engine.state()}
-    values: dict[str, Any] = {}
-    for parameter, entries in given.items():
-        for entry, value in entries.items():
-            values[f":{entry}" if f":{entry}" in expected else f"{parameter}:{entry}"] = value
+def export_state(engine: _muster.Optimizer, parameters: Mapping[str, torch.Tensor]) -> dict[str, State]:
+    """Whole tensors on the CPU, by parameter name. All ranks together."""
+    out: dict[str, State] = {name: {} for name in parameters}
+    for parameter, entries in engine_entries(engine, parameters).items():
+        for entry in entries:
+            kind, shape, data = engine.export_state(f"{parameter}:{entry}")
+            value = torch.frombuffer(bytearray(data), dtype=_TYPES[kind]) if data else torch.empty(0, dtype=_TYPES[kind])
+            out[parameter][entry] = value.reshape(shape)
+    return out
+
+
+def import_state(
+    engine: _muster.Optimizer, given: Mapping[str, Mapping[str, Any]], parameters: Mapping[str, torch.Tensor]
+) -> None:
+    """Entries of these parameters, in any layout. Missing ones start from zero. All ranks together, with the same."""
     tensors = []
-    for name, (kind, shape) in expected.items():
-        # The weights are the model's, and what completes them stays as it is.
-        if name not in values and split_name(name)[1] not in (_WEIGHT, "master", "mantissa"):
-            tensors.append((name, kind, shape, bytes(_TYPES[kind].itemsize * math.prod(shape))))
-    # The engine refuses, on all ranks, what does not fit: this rank alone must not leave the others waiting.
-    for name, value in values.items():
-        tensor = whole(value)
-        kind = _STATE_TYPES.get(tensor.dtype, _muster.StateType.u16)
-        tensors.append((name, kind, list(tensor.shape), to_bytes(tensor)))
-    engine.import_state(tensors)
+    for parameter, entries in engine_entries(engine, parameters).items():
+        for entry, (kind, shape) in entries.items():
+            value, name = given.get(parameter, {}).get(entry), f"{parameter}:{entry}"
+            if value is not None:
+                tensors.append((name, kind, shape, to_bytes(whole(value).to(_TYPES[kind]).reshape(shape))))
+            elif entry not in ("master", "mantissa"):  # what completes the weights stays as it is
+                tensors.append((name, kind, shape, bytes(_TYPES[kind].itemsize * math.prod(shape))))
+    if tensors:
+        engine.import_state(tensors)
 
 
 def whole(value: Any) -> torch.Tensor:
@@ -89,15 +87,3 @@ def to_bytes(tensor: torch.Tensor) -> bytes:
     """Its elements, row-major."""
     flat = tensor.contiguous().reshape(-1)
     return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
-
-
-def check_overlap(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
-    """Raises ValueError naming two parameters that share memory: both would update it."""
-    spans = sorted(
-        (t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), name)
-        for name, t in zip(names, tensors)
-        if t.numel()
-    )
-    for (_, end, first), (begin, _, second) in zip(spans, spans[1:]):
-        if begin < end:
-            raise ValueError(f"parameters '{first}' and '{second}' share memory; give one of them")

@@ -1,0 +1,102 @@
+"""Keys of param groups: which are ours, which may change, and which look like a mistake."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
+from typing import Any
+
+from .groups import DEFAULTS
+
+#: Read when a plan is made. A group keeps them, whatever is loaded.
+FIXED = ("algorithm", *list(DEFAULTS)[list(DEFAULTS).index("lr_mul") :])
+#: Keys that are taken out of a group when it is added.
+_DECLARED = {"mesh", "placements", "rank_local"}
+#: Keys that are ours beside those of DEFAULTS.
+_MORE = ("params", "param_names", *sorted(_DECLARED))
+#: Keys that torch and what is built on it put into groups: never taken for a misspelled one of ours.
+_FOREIGN = {
+    "name", "names", "fused", "foreach", "capturable", "differentiable", "initial_lr", "max_lr", "min_lr", "base_lr",
+    "swa_lr", "max_momentum", "base_momentum", "initial_momentum", "decoupled_weight_decay", "amsgrad", "dampening",
+    "lr_decay", "lr_scale",
+}  # fmt: skip
+
+
+def check_keys(group: Mapping[str, Any], options: Iterable[str] = ()) -> None:
+    """Raises ValueError for a key that looks like a misspelled one of ours. Other keys pass through, untouched.
+
+    ``options`` are names that belong to the constructor: a group that has one of them means what nothing reads.
+    """
+    ours = {*DEFAULTS, *_MORE}
+    for key in group:
+        if key in ours or key in _FOREIGN or not isinstance(key, str):
+            continue
+        if key in options:
+            raise ValueError(f"param group: {key!r} belongs to the optimizer as a whole: give it to the constructor")
+        near = _nearest(key, ours)
+        if near is not None:
+            raise ValueError(f"param group: unknown key {key!r}; did you mean {near!r}?")
+
+
+def check_arguments(given: Mapping[str, Any], options: Iterable[str]) -> None:
+    """As check_keys, of the constructor's keyword arguments."""
+    for key in given:
+        near = None if key in DEFAULTS or key in _FOREIGN else _nearest(key, {*DEFAULTS, *options})
+        if near is not None:
+            raise ValueError(f"unknown argument {key!r}; did you mean {near!r}?")
+    check_keys(given)
+
+
+def _nearest(key: str, known: Iterable[str]) -> str | None:
+    """The word at an edit distance of 1 or 2, if they have anything in common."""
+    distances = {word: _distance(key, word) for word in sorted(known) if abs(len(key) - len(word)) <= 2}
+    near = [word for word, distance in distances.items() if distance <= 2 and distance < max(len(key), len(word))]
+    return min(near, key=distances.__getitem__, default=None)
+
+
+def _distance(a: str, b: str) -> int:
+    """Insertions, deletions and replacements of a letter that make one word of the other."""
+    row = list(range(len(b) + 1))
+    for i, letter in enumerate(a, 1):
+        above, row = row, [i]
+        for j, other in enumerate(b, 1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (letter != other)))
+    return row[-1]
+
+
+_fixed = itemgetter(*FIXED)
+_changing = itemgetter(
+    "lr", "weight_decay", "decay", "every", "momentum", "momentum_form", "nesterov", "scale", "eps", "coefficients",
+    "maximize", "betas",
+)  # fmt: skip
+_PLAIN = {float, int, bool, str}
+
+
+def plain_values(group: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """What a step reads of a group, to be compared in the next. None: it has a list or a tensor, which may change."""
+    *values, betas = _changing(group)
+    if type(betas) is not tuple:
+        return None
+    values += betas
+    return tuple(values) if _PLAIN.issuperset(map(type, values)) else None
+
+
+def fixed_values(group: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a plan was made for."""
+    return copy.deepcopy(_fixed(group))
+
+
+def check_fixed(number: int, group: Mapping[str, Any], planned: tuple[Any, ...]) -> None:
+    """Raises ValueError if a key that is read only when a plan is made has changed since."""
+    later = _DECLARED & group.keys()
+    if _fixed(group) == planned and not later:
+        return
+    for key, was in zip(FIXED, planned):
+        if group[key] != was:
+            raise ValueError(
+                f"param group {number}: {key} is fixed when the optimizer is first used: it was {was!r}, it is"
+                f" {group[key]!r}; put the parameters into another group, or make another optimizer"
+            )
+    key = min(later)
+    raise ValueError(f"param group {number}: {key} is read when the group is added; it was set to {group[key]!r} later")

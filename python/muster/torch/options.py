@@ -1,0 +1,102 @@
+"""The options of an optimizer that all its groups share: checked, and in the engine's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from .. import _muster
+from .overlap import SCREENED
+from .ranks import check_timeout
+
+_WEIGHT_FORMS = {
+    "nearest": _muster.WeightForm.bf16,
+    "stochastic": _muster.WeightForm.bf16_stochastic,
+    "master": _muster.WeightForm.bf16_master,
+    "mantissa": _muster.WeightForm.bf16_mantissa,
+}
+_CHOICES = {
+    "wire": ("bf16", "f32"),
+    "momentum_dtype": ("bf16", "f32"),
+    "bf16_weights": tuple(_WEIGHT_FORMS),
+    "communicator": ("auto", "nccl", "process_group"),
+    "non_finite": ("ignore", "error", "skip_step", "zero"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Plain values, as the constructor of NorMuon documents them: they can be copied and pickled."""
+
+    communicator: str
+    timeout: timedelta
+    wire: str
+    momentum_dtype: str
+    bf16_weights: str
+    grad_sync: bool
+    replicate_state: bool | None
+    non_finite: str
+    overlap: bool
+    strategy: str
+    waves: int
+    scratch_mib: int
+    threads: int | None
+    graph: bool
+    seed: int
+
+    def check(self) -> None:
+        """Raises ValueError naming the option."""
+        check_timeout(self.timeout)
+        for key, known in _CHOICES.items():
+            if getattr(self, key) not in known:
+                raise ValueError(f"{key} {getattr(self, key)!r}: expected one of {', '.join(known)}")
+        if self.overlap and self.non_finite != "ignore":
+            raise ValueError(SCREENED.format(self.non_finite))
+        if self.grad_sync and self.replicate_state:
+            raise ValueError(
+                "replicate_state=True: not with grad_sync=True, where only the rank that updates a parameter has its"
+                " averaged gradient; call consolidate_state_dict() on all ranks before rank 0 saves"
+            )
+        self.plan_options([])
+
+    @property
+    def replicas_keep_state(self) -> bool:
+        """True if each replica of a parameter keeps all of its state."""
+        return not self.grad_sync if self.replicate_state is None else self.replicate_state
+
+    @property
+    def momentum(self) -> torch.dtype:
+        return torch.float32 if self.momentum_dtype == "f32" else torch.bfloat16
+
+    def weight_form(self, dtype: torch.dtype) -> _muster.WeightForm:
+        return _muster.WeightForm.f32 if dtype == torch.float32 else _WEIGHT_FORMS[self.bf16_weights]
+
+    def plan_options(self, order: list[int]) -> _muster.PlanOptions:
+        out = _muster.PlanOptions()
+        out.strategy, out.waves, out.scratch_bytes = self.strategy, self.waves, self.scratch_mib << 20
+        out.order = order
+        return out
+
+    def step_options(self) -> _muster.StepOptions:
+        out = _muster.StepOptions()
+        out.non_finite = getattr(_muster.NonFinite, self.non_finite)
+        return out
+
+    def engine_options(self, groups: list[_muster.Group], order: list[int], device: Any) -> _muster.OptimizerOptions:
+        """``device``: None, or a ``_muster.Device`` on CUDA."""
+        out = _muster.OptimizerOptions()
+        plan = self.plan_options(order)
+        if device is not None:
+            plan.cost = "h200"
+            out.device = device
+        out.plan, out.groups = plan, groups
+        out.momentum = getattr(_muster.Dtype, self.momentum_dtype)
+        out.threads = self.threads or torch.get_num_threads()
+        out.seed, out.graph, out.overlap = self.seed, self.graph, self.overlap
+        return out
+
+
+NAMES = ("process_group", *(field.name for field in fields(Options)))

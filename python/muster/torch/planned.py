@@ -1,0 +1,139 @@
+"""An optimizer whose plan follows its param groups: made when it is first used, and again when they change."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import _muster
+from .build import Builder, Built, Connection
+from .group_keys import check_keys
+from .hyperparameters import JoinedMomentum, make_group
+from .in_use import InUse
+from .options import NAMES, Options
+from .overlap import REGROUPED, Overlap, final_in_hooks
+from .parameter_names import name_parameters
+from .parameter_states import ParameterStates
+from .parameters import Reader
+from .rank_local import take_declaration
+from .ranks import Ranks
+from .state_tensors import State
+
+
+class PlannedOptimizer(torch.optim.Optimizer):
+    """Follows param groups. Subclasses compute."""
+
+    _group_defaults: dict[str, Any]
+
+    def _start(self, options: Options, process_group: dist.ProcessGroup | None) -> None:
+        """Everything that is neither copied nor pickled."""
+        if process_group is None and dist.is_available() and dist.is_initialized():
+            process_group = dist.group.WORLD
+        self._options = options
+        self.ranks = Ranks(process_group, options.timeout)
+        self._use = InUse(self.ranks.size)
+        self._reader = Reader(self.ranks)
+        self._joined = JoinedMomentum()
+        self._connection = Connection(self.ranks, options)
+        self._builder = Builder(options, self._connection, self._reader, self._joined)
+        self._states = ParameterStates(options.seed)
+        self._built: Built | None = None
+        self._exported: dict[str, State] = {}  # state of an engine that is gone, for the next
+        self._overlap: Overlap | None = None
+        self._begun = False  # backward has begun a step
+        self._made = False
+
+    # Groups.
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group. The next use makes a new plan, and keeps the state that there is. All ranks together."""
+        before, declared = len(self.param_groups), dict(self._reader.declared)
+        with self._use.call("add_param_group"):
+            try:
+                # torch's constructor adds group after group, itself within a call of all ranks.
+                with self.ranks.together("add_param_group") if self._made else nullcontext():
+                    self._add(param_group)
+            except Exception:
+                del self.param_groups[before:]
+                self._reader.declared = declared
+                raise
+            if self._made:
+                self._watch()
+
+    def _add(self, param_group: dict[str, Any]) -> None:
+        check_keys(param_group, NAMES)
+        number = len(self.param_groups)
+        super().add_param_group({**self._group_defaults, **param_group})
+        added = self.param_groups[-1]
+        declared = take_declaration(added)
+        if declared is not None:
+            self._reader.declared.update(dict.fromkeys(added["params"], declared))
+        self._joined.join(added)
+        make_group(_muster.Group(), number, added, name_parameters(self.param_groups)[-1])
+
+    @property
+    def process_group(self) -> dist.ProcessGroup | None:
+        """Whose ranks share the parameters; None: this process alone."""
+        return self.ranks.group
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters, in the order of the groups."""
+        return [name for names in name_parameters(self.param_groups, self._states.names) for name in names]
+
+    # Plans.
+
+    def _ready(self) -> Built:
+        """The engine for the groups as they are now. All ranks together, if they have changed."""
+        built = self._built
+        if built is not None and built.is_current(self.param_groups):
+            return built
+        return self._plan_again()
+
+    @torch.no_grad()
+    def _plan_again(self, keep: bool = True) -> Built:
+        """``keep``: the state of the plan before, which must be whole."""
+        if self._begun:
+            raise ValueError(REGROUPED)
+        for group in self.param_groups:
+            check_keys(group, NAMES)
+            for key, value in self._group_defaults.items():
+                group.setdefault(key, value)
+            if type(group["params"]) is not list:
+                group["params"] = list(group["params"])
+        names = name_parameters(self.param_groups, self._states.names)
+        self._follow_declarations([name for of_group in names for name in of_group])
+        before = self._built
+        if before is not None and keep:
+            before.engine.synchronize()  # raises if a step broke off: weights may be partly updated
+            self._exported = before.state_of_engine()
+        before = self._built = None  # its memory
+        self._watch()
+        order = [] if self._overlap is None else self._overlap.order or []
+        self._built = self._builder.build(self.param_groups, names, self._states, self.state, self._exported, order)
+        self._exported = {}
+        self._use.process = os.getpid()
+        return self._built
+
+    def _follow_declarations(self, names: list[str]) -> None:
+        """A tensor that replaced another of its name is placed as that was declared to be."""
+        flat = [p for group in self.param_groups for p in group["params"]]
+        gone = {name: p for p, name in self._states.names.items() if p in self._reader.declared and p not in set(flat)}
+        for name, parameter in zip(names, flat):
+            if name in gone and parameter not in self._states.names:
+                self._reader.declared.setdefault(parameter, self._reader.declared[gone[name]])
+
+    def _watch(self) -> None:
+        """With overlap: hooks on the parameters that there are now."""
+        if self._overlap is None:
+            return
+        flat = [p for group in self.param_groups for p in group["params"]]
+        if self._overlap.watches(flat):
+            return
+        declared, ranks = self._reader.declared, self.ranks.size
+        final = [self._options.grad_sync or final_in_hooks(p, declared.get(p), ranks) for p in flat]
+        self._overlap.watch(self.names, flat, final)
