@@ -219,6 +219,7 @@ void bind_options(nb::module_& module) {
 void bind_optimizer(nb::module_& module) {
   bind_options(module);
   module.def("same_objects", &same_objects, "containers"_a, "flat"_a,
+             nb::sig("def same_objects(containers: list[typing.Any], flat: list[typing.Any]) -> bool"),
              "Whether the items of lists and the values of dicts, in order, are the very objects of `flat`.");
   using NoGil = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Engine>(module, "Optimizer")

@@ -339,7 +339,7 @@ def test_a_state_is_consolidated_on_one_rank() -> None:
 def _uneven(rank: int, ranks: int) -> None:
     """7 rows on 3 x 2: _StridedShard does not say where they are, so torch could not put them together."""
     mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("dp", "tp"))
-    for rows, refused in ((7, True), (8, False)):
+    for rows, refused in ((7, True), (11, False)):
         layer = parallelize_module(nn.Linear(4, rows, bias=False), mesh["tp"], ColwiseParallel(), src_data_rank=None)
         fully_shard(layer, mesh=mesh["dp"])
         optimizer = muster.torch.NorMuon(layer.named_parameters())

@@ -75,6 +75,10 @@ class Built:
         lists = [group["params"] for group in groups]
         return _muster.same_objects(lists, self.flat) and [*map(len, lists)] == self.sizes
 
+    def has_same_tensors(self, groups: Sequence[Group]) -> bool:
+        """Whether the groups have these tensors, however they are grouped."""
+        return {id(p) for group in groups for p in group["params"]} == set(map(id, self.flat))
+
     def state_of_engine(self) -> dict[str, State]:
         """What only the engine keeps, by name. All ranks together, unless there is none of it."""
         return export_state(self.engine, self.kept_by_engine) if self.kept_by_engine else {}
@@ -241,6 +245,11 @@ class _Slots:
     def __post_init__(self) -> None:
         self._statistics = functools.cache(lambda rank: _muster.statistics(self.problem, rank))
 
+    def _statistics_of(self, number: int, rank: int) -> tuple[list[int], list[int], list[int]]:
+        found = self._statistics(rank)[number]
+        assert found is not None  # of NorMuon, kept by holders
+        return found
+
     def holds(self, place: int) -> bool:
         return bool(self.parameters[place].state_keeper == _muster.StateKeeper.holders)
 
@@ -260,9 +269,8 @@ class _Slots:
             if algorithm == _muster.Algorithm.adamw:
                 out["second"] = zeros_like(tensor, torch.float32)
             if algorithm == _muster.Algorithm.normuon and number >= 0:
-                statistics = own_mesh_statistics(
-                    tensor, lambda rank: self._statistics(rank)[number], self.rank, self.views[place].ranks
-                )
+                by_rank = functools.partial(self._statistics_of, number)
+                statistics = own_mesh_statistics(tensor, by_rank, self.rank, self.views[place].ranks)
                 out["variance"] = zero_statistics(tensor, statistics)
             form = self.options.weight_form(tensor.dtype)
             for entry, kind, dtype in (

@@ -62,7 +62,9 @@ class CheckpointedOptimizer(PlannedOptimizer):
         """The engine, after what it was given to do, with a state that can be saved."""
         if self._begun:
             raise ValueError(f"{what}: step {int(self._states.counts[0]) + 1} is under way: step() ends it")
-        built = self._ready()
+        built = self._built  # which may be of other groups of the same tensors
+        if built is None or not built.has_same_tensors(self.param_groups):
+            built = self._ready()
         built.engine.synchronize()
         self._adopt(built)
         if built.uneven is not None and what != "save":

@@ -118,6 +118,8 @@ class NorMuon(CheckpointedOptimizer):
         with self.ranks.together("construction"):
             options.check()
             check_arguments(defaults, NAMES)
+            if isinstance(lr, torch.Tensor) and lr.numel() != 1:
+                raise ValueError("Tensor lr must be 1-element")
             chosen: dict[str, Any] = {
                 "lr": lr,
                 "weight_decay": weight_decay,

@@ -159,7 +159,7 @@ def is_uneven_stride(tensor: torch.Tensor) -> bool:
         return False
     for dim in {p.dim for p in tensor.placements if isinstance(p, _StridedShard)}:
         cuts = [
-            (axis, size, p.split_factor if isinstance(p, _StridedShard) else 1)
+            (axis, int(size), int(p.split_factor) if isinstance(p, _StridedShard) else 1)
             for axis, (size, p) in enumerate(zip(tensor.device_mesh.mesh.shape, tensor.placements))
             if isinstance(p, (Shard, _StridedShard)) and p.dim == dim
         ]
@@ -186,7 +186,7 @@ def _held(count: int, cuts: Sequence[tuple[int, int, int]]) -> dict[tuple[tuple[
 
 def own_mesh_statistics(
     tensor: torch.Tensor,
-    statistics: Callable[[int], tuple[Sequence[int], Sequence[int], Sequence[int]]],
+    statistics: Callable[[int], tuple[list[int], list[int], list[int]]],
     rank: int,
     ranks: Sequence[int],
 ) -> Statistics:
