@@ -165,7 +165,7 @@ def test_groups_that_do_not_fit_are_refused(muon: Muon) -> None:
     groups = muon([{"params": [weight]} for weight in _weights()])
     with pytest.raises(ValueError, match="different number of parameter groups"):
         optimizer.load_state_dict(groups.state_dict())
-    with pytest.raises(ValueError, match="doesn't match the size of optimizer's group"):
+    with pytest.raises(ValueError, match="doesn't match the size of (the )?optimizer's group"):
         optimizer.load_state_dict(muon(_weights()[:1]).state_dict())
     before = copy.deepcopy(weights)
     _train(optimizer, weights, 1)

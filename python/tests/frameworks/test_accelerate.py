@@ -54,14 +54,16 @@ def _plain(steps: range) -> list[float]:
     return _train(model, _optimizer(model), steps)
 
 
-def _accelerator(rank: int, ranks: int, *, rank_0_has_weights: bool = False) -> Accelerator:
+def _accelerator(
+    rank: int, ranks: int, *, rank_0_has_weights: bool = False, form: str = "SHARDED_STATE_DICT"
+) -> Accelerator:
     as_torchrun(rank, ranks)
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2,
         auto_wrap_policy="transformer_based_wrap",
         transformer_cls_names_to_wrap=["Linear"],
         cpu_ram_efficient_loading=rank_0_has_weights,
-        state_dict_type="SHARDED_STATE_DICT",
+        state_dict_type=form,
     )
     # accelerate takes DDP on the CPU, whatever the plugin; FSDP2 itself runs there.
     os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
@@ -93,9 +95,9 @@ def test_a_prepared_optimizer_trains_as_with_fsdp2_alone(ranks: int, rank_0_has_
         assert prepared[-1] < 0.6 * prepared[0]
 
 
-def _continues(rank: int, ranks: int, folder: str) -> tuple[list[float], list[float]]:
+def _continues(rank: int, ranks: int, folder: str, form: str) -> tuple[list[float], list[float]]:
     """A run that saves; a second one, with other weights, that loads what the first one saved."""
-    accelerator = _accelerator(rank, ranks)
+    accelerator = _accelerator(rank, ranks, form=form)
     model, optimizer = _prepared(accelerator, rank_0_has_weights=False)
     _train(model, optimizer, range(5))
     accelerator.save_state(folder)
@@ -108,7 +110,8 @@ def _continues(rank: int, ranks: int, folder: str) -> tuple[list[float], list[fl
     return _train(model, optimizer, range(5, 15)), uninterrupted
 
 
-def test_what_save_state_wrote_load_state_continues(tmp_path: Path) -> None:
-    for resumed, uninterrupted in run_ranks(2, _continues, str(tmp_path)):
+@pytest.mark.parametrize("form", ["SHARDED_STATE_DICT", "FULL_STATE_DICT"])
+def test_what_save_state_wrote_load_state_continues(tmp_path: Path, form: str) -> None:
+    for resumed, uninterrupted in run_ranks(2, _continues, str(tmp_path), form):
         assert resumed == uninterrupted
         assert resumed[-1] < resumed[0]
