@@ -56,8 +56,8 @@ struct OptimizerOptions {
   Dtype momentum = Dtype::kF32;  // f32 or bf16
   int threads = 1;
   uint64_t seed = 0;  // of stochastic rounding
-  // Counters in memory of the caller's, which the engine starts from: {steps done, seed} on the host, and the updates
-  // done per parameter, on the device. Null: the engine has its own, which start at zero.
+  // The caller's counters: {steps done, seed} on the host, and the updates done per parameter, on the device. The
+  // engine starts from their values and counts there. Null: the engine has its own, which start at zero.
   int64_t* counters = nullptr;
   int64_t* updates = nullptr;
   Device device{};
@@ -200,7 +200,7 @@ class Optimizer {
   // This rank's shard of a parameter, and what else its form says, is at these addresses now, values and all. Not
   // collective. Throws InvalidArgument.
   void move(int32_t parameter, void* weight, void* extra = nullptr);
-  // The state that holders keep is elsewhere now. Null: where it was.
+  // Moves the state that holders keep to these addresses; null leaves one where it was.
   struct StateMemory {
     void* momentum = nullptr;
     void* second = nullptr;

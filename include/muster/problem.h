@@ -50,10 +50,10 @@ struct MatrixSpec {
   bool operator==(const MatrixSpec&) const = default;
 };
 
-// Who keeps what is carried from step to step: momentum, moments, NorMuon's statistics.
+// Decides which ranks keep momentum, moments and NorMuon's statistics from step to step.
 enum class StateKeeper : uint8_t {
-  kEngine,   // the engine, each element once: with one of the replicas, or with the owner of the matrix
-  kHolders,  // every rank that holds an element, in memory of the caller's laid out like the weights
+  kEngine,   // the engine keeps each element once: with one of the replicas, or with the owner of the matrix
+  kHolders,  // every rank keeps the state of the elements that it holds, in memory that the caller gives
 };
 
 // Whose shape gives the scale of the step: each matrix's own, or that of the parameter it is a block of.

@@ -17,12 +17,15 @@ namespace muster::engine {
 
 namespace {
 
+constexpr const char* kSomeHaveNone = "some replicas have a gradient and some have none";
+
 // Words that come before those of groups and parameters.
 enum : size_t { kRefused, kStepCheck, kFixedWords };
 
-uint64_t fingerprint(const StepOptions& options, int64_t step, bool recorded) {
+uint64_t fingerprint(const StepOptions& options, int64_t step, int64_t seed, bool recorded) {
   plan::Hash print;
   print.add(step);
+  print.add(seed);
   print.add(static_cast<int64_t>(recorded));
   print.add(options.grad_scale);
   print.add(options.max_grad_norm);
@@ -65,24 +68,39 @@ std::string by_value(std::span<const int64_t> words, const std::function<int64_t
   return out;
 }
 
-// Which ranks hold the same elements of a parameter and have other gradients than the first of them, by their prints.
-std::string different_gradients(const Problem& problem, const Parameter& parameter, std::span<const int64_t> prints) {
-  const layout::Partition partition(problem.meshes[parameter.layout.mesh], parameter.layout, parameter.shape,
-                                    parameter.name);
+// By parameter, the first rank that holds what a rank holds of it; -1 if it holds nothing.
+std::vector<std::vector<int32_t>> twins(const Problem& problem) {
+  std::vector<std::vector<int32_t>> out;
+  for (const Parameter& parameter : problem.parameters) {
+    const layout::Partition partition(problem.meshes[parameter.layout.mesh], parameter.layout, parameter.shape,
+                                      parameter.name);
+    std::vector<int32_t>& twin = out.emplace_back(problem.ranks, -1);
+    for (int32_t p = 0; p < partition.positions(); ++p) {
+      if (partition.local_elements(p) > 0) twin[partition.rank(p)] = partition.rank(partition.first_replica(p));
+    }
+    if (partition.replicas() == 1) twin.assign(twin.size(), 0);  // not compared
+  }
+  return out;
+}
+
+// Why the replicas of a parameter do not agree. A rank's print is of all its gradients that are compared, so it tells
+// something only of ranks that hold the same of all those parameters.
+std::string different_gradients(const Problem& problem, size_t parameter, std::span<const int64_t> prints) {
+  const std::vector<std::vector<int32_t>> all = twins(problem);
   std::vector<int64_t> others;
   std::vector<int64_t> first;
-  for (int32_t position = 0; position < partition.positions(); ++position) {
-    const int32_t twin = partition.rank(partition.first_replica(position));
-    const int32_t rank = partition.rank(position);
-    if (partition.local_elements(position) == 0 || prints[rank] == prints[twin]) continue;
+  for (int32_t rank = 0; rank < problem.ranks; ++rank) {
+    const int32_t twin = all[parameter][rank];
+    if (twin < 0 || prints[rank] == prints[twin]) continue;
+    const bool alike = std::all_of(all.begin(), all.end(), [&](const auto& of) { return of[rank] == of[twin]; });
+    if (!alike) continue;
+    if (prints[rank] == 0 || prints[twin] == 0) return kSomeHaveNone;
     others.push_back(rank);
     if (std::find(first.begin(), first.end(), twin) == first.end()) first.push_back(twin);
   }
-  std::sort(others.begin(), others.end());
-  std::sort(first.begin(), first.end());
-  if (others.empty()) return "its replicas have different gradients";
-  return fmt::format("its replicas have different gradients: those of {} are not those of {}", named(others),
-                     named(first));
+  const std::string what = "its replicas have different gradients";
+  if (others.empty()) return what;
+  return fmt::format("{}: those of {} are not those of {}", what, named(others), named(first));
 }
 
 }  // namespace
@@ -110,38 +128,40 @@ void check_memory(const Problem& problem, const Holdings& holdings, std::span<co
   if (memory.size() != parameters) {
     throw InvalidArgument(fmt::format("memory for {} parameters, expected {}", memory.size(), parameters));
   }
-  for (size_t p = 0; p < parameters; ++p) {
-    const ParameterMemory& mine = memory[p];
-    const Parameter& parameter = problem.parameters[p];
-    const auto refuse = [&](const std::string& why) {
-      throw InvalidArgument(fmt::format("parameter '{}': {}", parameter.name, why));
-    };
-    if (mine.group < 0 || mine.group >= groups) {
-      refuse(fmt::format("group {}: expected 0 to {}", mine.group, groups - 1));
-    }
-    if (parameter.dtype == Dtype::kF16 || parameter.grad_dtype == Dtype::kF16) {
-      refuse("f16: expected f32 or bf16");
-    }
-    if ((mine.form == WeightForm::kF32) != (parameter.dtype == Dtype::kF32)) {
-      refuse(fmt::format("its form stores {}, its dtype is {}", mine.form == WeightForm::kF32 ? "f32" : "bf16",
-                         parameter.dtype == Dtype::kF32 ? "f32" : "bf16"));
-    }
-    if (holdings.any(p) && mine.weight == nullptr) {
-      refuse(fmt::format("no memory for the {} elements of rank {}", holdings.elements[p], rank));
-    }
-    if (holdings.any(p) && mine.extra == nullptr && extra_bytes(mine.form) > 0) {
-      refuse(fmt::format("no {} on rank {}", mine.form == WeightForm::kBf16Master ? "master" : "mantissa", rank));
-    }
-    if (parameter.state_keeper != StateKeeper::kHolders) continue;
-    if (holdings.any(p) && mine.momentum == nullptr) refuse(fmt::format("no memory for momentum on rank {}", rank));
-    if (holdings.any(p) && mine.second == nullptr && parameter.algorithm == Algorithm::kAdamW) {
-      refuse(fmt::format("no memory for second moments on rank {}", rank));
-    }
-    const StatisticsLayout statistics = statistics_layout(problem, static_cast<int32_t>(p), rank);
-    if (!statistics.shape.empty() && element_count(statistics.local_shape) > 0 && mine.statistics == nullptr) {
-      refuse(fmt::format("no memory for statistics of shape [{}] on rank {}", fmt::join(statistics.local_shape, ","),
-                         rank));
-    }
+  for (size_t p = 0; p < parameters; ++p) check_memory(problem, holdings, p, memory[p], groups, rank);
+}
+
+void check_memory(const Problem& problem, const Holdings& holdings, size_t p, const ParameterMemory& mine,
+                  int32_t groups, int32_t rank) {
+  const Parameter& parameter = problem.parameters[p];
+  const auto refuse = [&](const std::string& why) {
+    throw InvalidArgument(fmt::format("parameter '{}': {}", parameter.name, why));
+  };
+  if (mine.group < 0 || mine.group >= groups) {
+    refuse(fmt::format("group {}: expected 0 to {}", mine.group, groups - 1));
+  }
+  if (parameter.dtype == Dtype::kF16 || parameter.grad_dtype == Dtype::kF16) {
+    refuse("f16: expected f32 or bf16");
+  }
+  if ((mine.form == WeightForm::kF32) != (parameter.dtype == Dtype::kF32)) {
+    refuse(fmt::format("its form stores {}, its dtype is {}", mine.form == WeightForm::kF32 ? "f32" : "bf16",
+                       parameter.dtype == Dtype::kF32 ? "f32" : "bf16"));
+  }
+  if (holdings.any(p) && mine.weight == nullptr) {
+    refuse(fmt::format("no memory for the {} elements of rank {}", holdings.elements[p], rank));
+  }
+  if (holdings.any(p) && mine.extra == nullptr && extra_bytes(mine.form) > 0) {
+    refuse(fmt::format("no {} on rank {}", mine.form == WeightForm::kBf16Master ? "master" : "mantissa", rank));
+  }
+  if (parameter.state_keeper != StateKeeper::kHolders) return;
+  if (holdings.any(p) && mine.momentum == nullptr) refuse(fmt::format("no memory for momentum on rank {}", rank));
+  if (holdings.any(p) && mine.second == nullptr && parameter.algorithm == Algorithm::kAdamW) {
+    refuse(fmt::format("no memory for second moments on rank {}", rank));
+  }
+  const StatisticsLayout statistics = statistics_layout(problem, static_cast<int32_t>(p), rank);
+  if (!statistics.shape.empty() && element_count(statistics.local_shape) > 0 && mine.statistics == nullptr) {
+    refuse(
+        fmt::format("no memory for statistics of shape [{}] on rank {}", fmt::join(statistics.local_shape, ","), rank));
   }
 }
 
@@ -229,7 +249,7 @@ std::string wave_agreement(size_t wave) { return fmt::format("agreement on wave 
 
 Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, const StepOptions& options,
                 const std::string& refusal) {
-  const auto& [problem, holdings, memory, groups, number, rank, ranks, recorded] = question;
+  const auto& [problem, holdings, memory, groups, number, seed, rank, ranks, recorded] = question;
   const size_t parameters = problem.parameters.size();
   const BallotLayout layout(groups.size(), parameters, static_cast<size_t>(problem.ranks));
   Ballots ballots{std::vector<int64_t>(layout.words), {}};
@@ -252,7 +272,7 @@ Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, 
     words[kRefused] = 1;
   }
   words[layout.at + static_cast<size_t>(rank)] = number * 2 + words[kRefused];
-  words[kStepCheck] = ballot(fingerprint(options, number, recorded), rank, ranks);
+  words[kStepCheck] = ballot(fingerprint(options, number, seed, recorded), rank, ranks);
   int64_t* const group_words = words.data() + kFixedWords;
   for (size_t g = 0; g < groups.size(); ++g) group_words[g] = ballot(fingerprint(groups[g]), rank, ranks);
   int64_t* const replicas_differ = words.data() + layout.replicas;
@@ -270,7 +290,7 @@ Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, 
 std::vector<kernels::PrintRange> gradient_prints(const StepQuestion& question, std::span<void* const> gradients,
                                                  Dtype dtype,
                                                  const std::function<PrintChoice(size_t parameter)>& choose) {
-  const auto& [problem, holdings, memory, groups, number, rank, ranks, recorded] = question;
+  const auto& [problem, holdings, memory, groups, number, seed, rank, ranks, recorded] = question;
   std::vector<kernels::PrintRange> out;
   if (problem.grad_sync || !compares_gradients(number)) return out;
   const BallotLayout layout(groups.size(), problem.parameters.size(), static_cast<size_t>(problem.ranks));
@@ -307,7 +327,7 @@ std::vector<bool> count(const StepQuestion& question, std::span<const int64_t> w
   if (words[kStepCheck] != 0) {
     throw InvalidArgument(
         fmt::format("step {}: ranks disagree on its options (grad_scale, max_grad_norm, non_finite, grad_norm, "
-                    "parameter_stats or, where steps are recorded, trace)",
+                    "parameter_stats, the seed or, where steps are recorded, trace)",
                     number));
   }
   for (size_t g = 0; g < groups; ++g) {
@@ -318,9 +338,8 @@ std::vector<bool> count(const StepQuestion& question, std::span<const int64_t> w
   for (size_t p = 0; p < parameters; ++p) {
     if (words[layout.replicas + p] == 0) continue;
     const bool all_or_none = words[layout.present + p] % question.holdings.replicas[p] == 0;
-    const std::string why = compares_gradients(number) && all_or_none
-                                ? different_gradients(problem, problem.parameters[p], prints)
-                                : "some replicas have a gradient and some have none";
+    const std::string why = compares_gradients(number) && all_or_none ? different_gradients(problem, p, prints)
+                                                                      : std::string(kSomeHaveNone);
     throw InvalidArgument(fmt::format("step {}: parameter '{}': {}", number, problem.parameters[p].name, why));
   }
   std::vector<bool> active(parameters);

@@ -32,6 +32,10 @@ struct Holdings {
 void check_memory(const Problem& problem, const Holdings& holdings, std::span<const ParameterMemory> memory,
                   int32_t groups, int32_t rank);
 
+// The same for one of them.
+void check_memory(const Problem& problem, const Holdings& holdings, size_t parameter, const ParameterMemory& memory,
+                  int32_t groups, int32_t rank);
+
 // Ranks that plan different things would wait for messages nobody sends.
 void agree_on_plan(const Problem& problem, const Plan& plan, const OptimizerOptions& options,
                    std::span<const ParameterMemory> memory, Communicator& communicator);
@@ -82,6 +86,7 @@ struct StepQuestion {
   std::span<const ParameterMemory> memory;
   const std::vector<Group>& groups;
   int64_t number = 1;
+  int64_t seed = 0;  // of stochastic rounding
   int32_t rank = 0;
   int32_t ranks = 1;
   bool recorded = false;  // it is recorded or replayed, by all ranks or by none: NCCL knows nothing in between

@@ -106,7 +106,7 @@ bool Control::screen(Gradients gradients, const std::vector<bool>& active, NonFi
   for_gradients(gradients, active, true,
                 [&](Dtype dtype, const auto& blocks) { kernels_.find_non_finite(dtype, blocks, bad.data()); });
   const std::vector<int64_t> mine = bad;
-  reduce(bad.data(), bad.size(), fmt::format("step {} finiteness", number), {&communicator, nullptr});
+  reduce(bad.data(), bad.size(), "finiteness", {&communicator, nullptr});
   if (std::all_of(bad.begin(), bad.end(), [](int64_t n) { return n == 0; })) return false;
   if (policy == NonFinite::kError) refuse_non_finite(question(number, communicator), bad);
   if (policy == NonFinite::kSkipStep) return true;
@@ -149,7 +149,7 @@ Accord Control::settle(Gradients gradients, const StepOptions& options, int64_t 
   SumOfSquares total;
   {
     const auto timed = recorder_.span(Stage::kControl);
-    reduce(words.data(), words.size(), fmt::format("step {} gradient norm", number), link);
+    reduce(words.data(), words.size(), "gradient norm", link);
     for (size_t i = 0; i < sums.size(); ++i) {
       std::copy_n(words.data() + i * SumOfSquares::kWords, SumOfSquares::kWords, sums[i].words().begin());
       total.merge(sums[i]);
@@ -200,7 +200,7 @@ void Control::enqueue(Gradients gradients, const StepOptions& options, int64_t n
     stream_->clear(bad_, static_cast<int64_t>(parameters * sizeof(int64_t)));
     for_gradients(gradients, due, true,
                   [&](Dtype dtype, const auto& blocks) { kernels_.find_non_finite(dtype, blocks, bad_); });
-    reduce(bad_, parameters, fmt::format("step {} finiteness", number), link);
+    reduce(bad_, parameters, "finiteness", link);
     stream_->refuse({bad_, parameters}, active, verdict_);
   }
   if (!wants_norm(options)) return;
@@ -208,7 +208,7 @@ void Control::enqueue(Gradients gradients, const StepOptions& options, int64_t n
   const size_t words = sums * SumOfSquares::kWords;
   stream_->clear(squares_, static_cast<int64_t>(words * sizeof(int64_t)));
   add_squares(gradients, due, number, link, options.parameter_stats, squares_);
-  reduce(squares_, words, fmt::format("step {} gradient norm", number), link);
+  reduce(squares_, words, "gradient norm", link);
   stream_->clip(squares_, static_cast<int64_t>(sums), options.grad_scale, options.max_grad_norm, verdict_);
 }
 
@@ -236,7 +236,7 @@ Control::Outcome Control::read(std::span<const std::byte> sent, const StepOption
   std::memcpy(&verdict, sent.data(), sizeof verdict);
   std::vector<int64_t> words(layout_.words + problem_.parameters.size());
   std::memcpy(words.data(), sent.data() + 2 * sizeof verdict, words.size() * sizeof(int64_t));
-  const StepQuestion asked{problem_, holdings_, memory_, groups_, number, 0, 1};
+  const StepQuestion asked{problem_, holdings_, memory_, groups_, number, 0, 0, 1};
   count(asked, std::span(words).first(layout_.words), {});
   if (verdict.go == 0 && options.non_finite == NonFinite::kError) {
     refuse_non_finite(asked, std::span(words).subspan(layout_.words));

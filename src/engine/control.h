@@ -80,7 +80,8 @@ class Control {
   void report_changes(std::vector<kernels::SumOfSquares>& changes, int64_t number, Communicator& communicator);
 
   StepQuestion question(int64_t number, const Communicator& communicator, bool recorded = false) const {
-    return {problem_, holdings_, memory_, groups_, number, communicator.rank(), communicator.size(), recorded};
+    return {problem_, holdings_, memory_, groups_, number, executor_.seed(), communicator.rank(), communicator.size(),
+            recorded};
   }
 
  private:

@@ -78,6 +78,7 @@ class Executor {
   // Drops whatever is under way.
   void abandon() { in_flight_.clear(); }
 
+  int64_t seed() const { return state_.seed; }  // of stochastic rounding
   int64_t scratch_bytes() const { return arena_.size() + workspace_.size(); }
 
  private:
@@ -142,7 +143,7 @@ class Executor {
   int64_t count_traffic(std::span<const Transfer> sends, std::span<const Transfer> receives);
   void enqueue(const Run& run, size_t w, std::span<const Send> sends, std::span<const Receive> receives,
                std::string_view direction, Flight& flight);
-  static std::string label_of(const Run& run, size_t w, std::string_view direction);
+  static std::string label_of(size_t w, std::string_view direction);
   void land(Flight& flight, size_t w, Stage stage, std::string_view direction);
   static bool landed(const Flight& flight) { return flight.request == nullptr || flight.request->test(); }
 

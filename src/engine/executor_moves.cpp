@@ -9,9 +9,8 @@
 
 namespace muster::engine {
 
-std::string Executor::label_of(const Run& run, size_t w, std::string_view direction) {
-  return fmt::format("step {} wave {} {}", run.input.step, w, direction);
-}
+// Without the number of the step: on a device ranks learn only behind their messages that they are at different ones.
+std::string Executor::label_of(size_t w, std::string_view direction) { return fmt::format("wave {} {}", w, direction); }
 
 Executor::Flight Executor::exchange(const Run& run, size_t w, const std::vector<Transfer>& sends,
                                     const std::vector<Transfer>& receives, std::string_view direction) {
@@ -23,7 +22,7 @@ Executor::Flight Executor::exchange(const Run& run, size_t w, const std::vector<
   for (const Transfer& t : receives) in.push_back({t.peer, part(run, w) + t.span.offset, t.span.bytes});
   flight.bytes = count_traffic(sends, receives);
   if (stream_ == nullptr) {
-    flight.request = run.link.host->exchange(out, in, label_of(run, w, direction));
+    flight.request = run.link.host->exchange(out, in, label_of(w, direction));
   } else if (run.link.host->size() > 1) {
     enqueue(run, w, out, in, direction, flight);
   }
@@ -63,7 +62,7 @@ void Executor::enqueue(const Run& run, size_t w, std::span<const Send> sends, st
   void* const beside = stream_->fork();
   stream_->sign(numbers);
   const int64_t begin = recorder_.stamp(true);
-  if (!stream_->replaying()) run.link.stream->exchange(sends, receives, label_of(run, w, direction), beside);
+  if (!stream_->replaying()) run.link.stream->exchange(sends, receives, label_of(w, direction), beside);
   recorder_.exchanged(fmt::format("wave {} {}", w, direction), static_cast<int32_t>(w), begin, recorder_.stamp(true),
                       flight.bytes);
   flight.mark = stream_->mark();

@@ -48,17 +48,23 @@ void Optimizer::Impl::reconnect(Communicator& communicator) {
 void Optimizer::Impl::move(int32_t parameter, void* weight, void* extra) {
   require_no_step();
   check_number(parameter);
-  std::vector<ParameterMemory> moved = memory_;
-  moved[parameter].weight = weight;
-  moved[parameter].extra = extra;
-  engine::check_memory(problem_, *holdings_, moved, static_cast<int32_t>(options_.groups.size()), rank_);
-  memory_[parameter] = moved[parameter];  // in place: others look at it
+  ParameterMemory moved = memory_[parameter];
+  moved.weight = weight;
+  moved.extra = extra;
+  const auto groups = static_cast<int32_t>(options_.groups.size());
+  engine::check_memory(problem_, *holdings_, static_cast<size_t>(parameter), moved, groups, rank_);
+  memory_[parameter] = moved;  // in place: others look at it
 }
 
 void Optimizer::Impl::move_state(int32_t parameter, const StateMemory& state) {
   require_no_step();
   check_number(parameter);
   ParameterMemory& memory = memory_[parameter];
+  const bool any = state.momentum != nullptr || state.second != nullptr || state.statistics != nullptr;
+  if (any && !state_->held(parameter)) {
+    throw InvalidArgument(fmt::format("parameter '{}': the engine keeps its state, not its holders",
+                                      problem_.parameters[parameter].name));
+  }
   if (state.momentum != nullptr) memory.momentum = state.momentum;
   if (state.second != nullptr) memory.second = state.second;
   if (state.statistics != nullptr) memory.statistics = state.statistics;

@@ -146,11 +146,14 @@ void Overlap::carry_out(const Stage& stage) {
 void Overlap::ask(size_t wave) {
   if (settled_) return;
   const auto timed = recorder_.span(muster::Stage::kControl, static_cast<int32_t>(wave));
-  ballots_ = fill_in(control_.question(input_.step, *link_.host), gradients_, {}, refusal_);
   const StepQuestion question = control_.question(input_.step, *link_.host);
-  const auto prints = [&, here = all_here_ && !control_.on_device()](size_t p) {
-    if (waves_of_[p][0] == wave) return PrintChoice::kCompareAndName;
-    return here && waves_of_[p][0] > wave ? PrintChoice::kCompare : PrintChoice::kSkip;
+  ballots_ = fill_in(question, gradients_, {}, refusal_);
+  // On a device a wave's words replace those of the waves before, so they have the prints of all of them.
+  const bool device = control_.on_device();
+  const auto prints = [&](size_t p) {
+    const bool asked_now = device ? waves_of_[p][0] <= wave : waves_of_[p][0] == wave;
+    if (asked_now) return PrintChoice::kCompareAndName;
+    return all_here_ && !device && waves_of_[p][0] > wave ? PrintChoice::kCompare : PrintChoice::kSkip;
   };
   if (control_.on_device()) {
     const BallotLayout layout(groups_.size(), waves_of_.size(), static_cast<size_t>(question.problem.ranks));

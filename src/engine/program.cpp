@@ -358,7 +358,7 @@ class Compiler {
       const bool holds = holders.find(rank_) != nullptr;
       if (!owns && !(gathers && holds)) continue;
       const bool normuon = catalog_.class_at(j).matrix.normuon;
-      const bool keeps_lines = plan::keeps_all_lines(catalog_, j, rank_);
+      const bool keeps_lines = plan::keeps_all_lines(catalog_, catalog_.class_at(j), rank_);
       if (owns && holders.stays_home(rank_, plan::in_each_replica(plan_, j)) && keeps_lines) {
         HomeBatch& batch = home_[key_of(j)];
         batch.key = key_of(j);

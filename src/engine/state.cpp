@@ -55,8 +55,8 @@ State::State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, const
       momentum_width_(byte_size(options.momentum)),
       memory_(memory),
       kernels_(kernels),
-      given_updates_(options.updates) {
-  own_counters_[1] = static_cast<int64_t>(options.seed);
+      given_updates_(options.updates),
+      own_counters_{0, static_cast<int64_t>(options.seed)} {
   const size_t parameters = catalog.problem().parameters.size();
   for (size_t p = 0; p < parameters; ++p) {
     numbers_.emplace(catalog.problem().parameters[p].name, static_cast<int32_t>(p));

@@ -74,13 +74,8 @@ class State {
   // This rank's copy is the one that counts where replicas have the same.
   bool stands_for(int32_t parameter) const;
 
-  // Done, and of stochastic rounding: the caller's own counters, or these.
- private:
-  int64_t own_counters_[2] = {0, 0};
-
- public:
-  int64_t& steps;
-  int64_t& seed;
+  int64_t& steps;  // steps done
+  int64_t& seed;   // seed of stochastic rounding
 
   // Every unsharded tensor, and this rank's pieces of it.
   std::vector<StateSlice> slices();
@@ -131,6 +126,7 @@ class State {
   DeviceBytes second_;
   DeviceBytes updates_;
   int64_t* const given_updates_;
+  int64_t own_counters_[2];  // what `steps` and `seed` refer to, unless the caller has counters
   std::unordered_map<std::string, int32_t> numbers_;  // of parameters, by name
 };
 

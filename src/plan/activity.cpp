@@ -86,11 +86,13 @@ void WaveCounter::count(int32_t wave) {
   for (const auto& [key, batch] : all) {
     if (transport == Transport::kRagged || transport == Transport::kPadded) {
       add_owned(key, batch, transport == Transport::kPadded);
+      add_owned_lines(key, batch);
     } else {
-      add_gathered(key.c, batch, transport == Transport::kGatherReduce);
+      const bool reduce = transport == Transport::kGatherReduce;
+      add_gathered(key.c, batch, reduce);
+      reduce ? add_owned_lines(key, batch) : add_gathered_lines(key.c, batch);
     }
   }
-  if (catalog_.any_statistics()) add_lines();
   add_shares();
   count_batches();
   in_.count_messages();
@@ -131,8 +133,11 @@ void WaveCounter::note_spreads(const std::map<Key, Batch>& batches) {
   for (const auto& [key, batch] : batches) {
     const MatrixClass& c = catalog_.classes()[key.c];
     for (const auto& [rank, owned] : batch) {
-      if (catalog_.holder_set(c).stays_home(rank, key.each)) continue;
-      sends_[rank] |= key.each ? ~Spreads{0} : c.spreads;
+      const bool home = catalog_.holder_set(c).stays_home(rank, key.each);
+      const bool lines_leave = !keeps_all_lines(catalog_, c, rank);
+      // Lines of a matrix may be with ranks that hold none of it.
+      if (home && lines_leave) sends_[rank] = ~Spreads{0};
+      if (!home) sends_[rank] |= key.each || c.lines_elsewhere ? ~Spreads{0} : c.spreads;
     }
   }
   for (const ElementShare& share : plan_.shares) {
@@ -281,40 +286,6 @@ void WaveCounter::add_gathered(int32_t index, const Batch& batch, bool reduce) {
   }
 }
 
-// Statistics that holders keep, to the ranks that orthogonalize their matrices and back.
-void WaveCounter::add_lines() {
-  const Transport transport = plan_.waves[wave_].transport;
-  const auto move = [&](Flow& flow, int32_t from, int32_t to, int64_t bytes) {
-    const bool near = cost_.node(from) == cost_.node(to);
-    flow.send(from, near ? bytes : 0, near ? 0 : bytes);
-    flow.receive(to, near ? bytes : 0, near ? 0 : bytes);
-    flow.pairs.add({from}, {to});
-  };
-  for (const int32_t j : by_wave_[wave_]) {
-    const MatrixClass& c = catalog_.class_at(j);
-    const HolderSet& set = catalog_.holder_set(c);
-    const bool each = in_each_replica(plan_, j);
-    std::map<int32_t, int64_t> sent;  // by assembler, to other ranks
-    for_each_line_route(catalog_, plan_, j, kAllRanks, [&](const LineRoute& route) {
-      const int64_t bytes = route.part.count * kLineBytes;
-      sent[route.assembler] += 0;
-      if (route.holder == route.assembler) return;
-      if (route.in) move(in_, route.holder, route.assembler, bytes);
-      if (route.out) move(out_, route.assembler, route.holder, bytes);
-      if (route.out) sent[route.assembler] += bytes;
-    });
-    const int64_t lines = c.matrix.lines() * kLineBytes;
-    for (const auto& [rank, bytes] : sent) {
-      if (!keeps_all_lines(catalog_, j, rank)) {
-        ranks_[rank].assembled += aligned(lines);
-        if (set.stays_home(rank, each)) assemble(rank, c, {1, 0});
-      }
-      const bool to_all = transport != Transport::kGather && !each && set.replicas > 1;
-      if (to_all) send_out(rank, c.spreads, std::max(bytes, lines), lines);
-    }
-  }
-}
-
 void WaveCounter::assemble(int32_t rank, const MatrixClass& c, const Owned& owned) {
   const int64_t bytes = aligned(c.matrix.elements() * byte_size(catalog_.problem().wire));
   ranks_[rank].assembled += (owned.real + owned.zero) * bytes;
@@ -402,7 +373,7 @@ void WaveCounter::count_batches() {
   }
 }
 
-// Elementwise parameters that are held once, as the plan spreads them over the waves.
+// Elementwise parameters that each rank updates for itself, as the plan spreads them over the waves.
 int64_t WaveCounter::held_elementwise_ns(int32_t rank) const {
   const auto waves = static_cast<int64_t>(plan_.waves.size());
   const int64_t all = elementwise_ns_[rank];

@@ -119,7 +119,9 @@ class WaveCounter {
   void send_out(int32_t rank, Spreads spreads, int64_t bytes, int64_t distinct);
   void add_owned(Key key, const Batch& batch, bool padded);
   void add_gathered(int32_t index, const Batch& batch, bool reduce);
-  void add_lines();
+  void add_owned_lines(Key key, const Batch& batch);
+  void add_gathered_lines(int32_t index, const Batch& batch);
+  void assemble_lines(int32_t rank, const MatrixClass& c, int64_t count, bool home);
   void add_shares();
   void assemble(int32_t rank, const MatrixClass& c, const Owned& owned);
   void orthogonalize(int32_t rank, int32_t index, int64_t count, bool home);

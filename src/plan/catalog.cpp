@@ -38,7 +38,7 @@ constexpr size_t kMostSpreads = 31;
 
 auto tie(const MatrixClass& c) {
   return std::make_tuple(c.matrix.rows, c.matrix.columns, c.matrix.normuon, c.matrix.norm_axis, c.holder_set,
-                         c.in_bytes, c.out_bytes, c.all_replicas, c.weights_back, c.each_momentum);
+                         c.in_bytes, c.out_bytes, c.all_replicas, c.weights_back, c.each_momentum, c.line_set);
 }
 
 }  // namespace
@@ -173,10 +173,10 @@ class CatalogBuilder {
     if (!is_matrix_algorithm(parameter.algorithm)) return;
     kind.grid.emplace(parameter);
     if (holders_keep_statistics(parameter, *kind.grid)) kind.statistics.emplace(mesh, parameter, *kind.grid);
-    c_.any_statistics_ = c_.any_statistics_ || kind.statistics;
     cuts_.clear();
     cut_at_.assign(parameter.shape.size(), {});
     sets_by_cuts_.clear();
+    line_sets_.clear();
     shards_.clear();
     ranges_.clear();
     for (int32_t i = 0; i < kind.grid->count(); ++i) kind.classes.push_back(add_class(parameter, kind, i));
@@ -186,6 +186,7 @@ class CatalogBuilder {
     MatrixClass c;
     c.matrix = kind.grid->at(index);
     c.holder_set = holder_set(kind, index);
+    if (kind.statistics && c.matrix.normuon) c.line_set = line_set(kind, index);
     const HolderSet& set = c_.holder_sets_[c.holder_set];
     const int64_t wire = byte_size(c_.problem_.wire);
     c.all_replicas = c_.problem_.grad_sync && set.replicas > 1;
@@ -196,7 +197,12 @@ class CatalogBuilder {
     const auto shape_id = static_cast<int32_t>(shapes_.size());
     c.shape = shapes_.emplace(std::pair{c.matrix.rows, c.matrix.columns}, shape_id).first->second;
     const auto [at, fresh] = classes_.emplace(tie(c), static_cast<int32_t>(c_.classes_.size()));
-    if (fresh) c_.classes_.push_back(c);
+    if (!fresh) return at->second;
+    if (const HolderSet* const keepers = c_.line_set(c)) {
+      c.lines_elsewhere = std::any_of(keepers->holders.begin(), keepers->holders.end(),
+                                      [&](const Holder& keeper) { return set.find(keeper.rank) == nullptr; });
+    }
+    c_.classes_.push_back(c);
     return at->second;
   }
 
@@ -210,6 +216,20 @@ class CatalogBuilder {
     const int32_t set = intern(holders_by_cuts(kind, cuts));
     sets_by_cuts_.emplace(std::move(cuts), set);
     return set;
+  }
+
+  // Replicas have the numbers that they have in the parameter.
+  int32_t line_set(const Catalog::Kind& kind, int32_t index) {
+    std::vector<int64_t> key = kind.statistics->keepers_key(index);
+    const auto known = line_sets_.find(key);
+    if (known != line_sets_.end()) return known->second;
+    HolderSet set;
+    set.replicas = kind.partition.replicas();
+    for (const Statistics::Keeper& keeper : kind.statistics->keepers(index)) {
+      set.holders.push_back({kind.partition.rank(keeper.position), keeper.position,
+                             kind.partition.replica(keeper.position), keeper.lines});
+    }
+    return line_sets_.emplace(std::move(key), intern(std::move(set))).first->second;
   }
 
   int32_t cut_of(const layout::Partition& partition, int d, const layout::Box& box) {
@@ -352,6 +372,7 @@ class CatalogBuilder {
   std::vector<const Cut*> cut_by_id_;
   std::vector<std::map<std::pair<int64_t, int64_t>, int32_t>> cut_at_;
   std::map<std::vector<int32_t>, int32_t> sets_by_cuts_;
+  std::map<std::vector<int64_t>, int32_t> line_sets_;
   std::unordered_map<int32_t, std::vector<layout::Run>> shards_;  // by position
   std::vector<layout::Partition::PieceInterval> ranges_;          // local ranges and their positions, ascending
   int64_t pairs_ = 0;                                             // looked at so far, over all kinds

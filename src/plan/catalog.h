@@ -51,13 +51,16 @@ using Spreads = uint32_t;
 struct MatrixClass {
   Matrix matrix;
   int32_t holder_set = 0;
-  int32_t shape = 0;           // equal for matrices that are orthogonalized in one batch
-  int64_t in_bytes = 0;        // of one element on its way to the owner
-  int64_t out_bytes = 0;       // of one element on its way back
-  bool all_replicas = false;   // every replica sends its raw gradient (grad_sync)
-  bool each_momentum = false;  // every replica keeps momentum, whichever of them sends
-  bool weights_back = false;   // the owner holds the matrix whole and returns new weights, not updates
-  Spreads spreads = 0;         // of the kinds that it is part of
+  // Like a holder set, of the ranks that keep NorMuon's statistics: `elements` are lines. -1: no holder keeps them.
+  int32_t line_set = -1;
+  bool lines_elsewhere = false;  // some rank keeps statistics of a matrix and holds no element of it
+  int32_t shape = 0;             // equal for matrices that are orthogonalized in one batch
+  int64_t in_bytes = 0;          // of one element on its way to the owner
+  int64_t out_bytes = 0;         // of one element on its way back
+  bool all_replicas = false;     // every replica sends its raw gradient (grad_sync)
+  bool each_momentum = false;    // every replica keeps momentum, whichever of them sends
+  bool weights_back = false;     // the owner holds the matrix whole and returns new weights, not updates
+  Spreads spreads = 0;           // of the kinds that it is part of
 };
 
 class Catalog {
@@ -92,7 +95,8 @@ class Catalog {
     const auto& found = kinds_[kind_of_[parameter]].statistics;
     return found ? &*found : nullptr;
   }
-  bool any_statistics() const { return any_statistics_; }
+  // Null unless the holders of a matrix keep its statistics.
+  const HolderSet* line_set(const MatrixClass& c) const { return c.line_set < 0 ? nullptr : &holder_sets_[c.line_set]; }
   // Whether each rank updates all that it holds of an elementwise parameter; else replicas share the work.
   bool updated_in_place(int32_t parameter) const {
     return partition(parameter).replicas() == 1 || problem_.parameters[parameter].state_keeper == StateKeeper::kHolders;
@@ -121,7 +125,6 @@ class Catalog {
   std::vector<int32_t> parameter_of_;
   std::vector<MatrixClass> classes_;
   std::vector<HolderSet> holder_sets_;
-  bool any_statistics_ = false;
   std::vector<Spreads> alike_;  // by bit, those for which replicas_alike
 };
 

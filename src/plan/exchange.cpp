@@ -21,7 +21,7 @@ class Generator {
 
   Exchange run() {
     const Wave& wave = plan_.waves[wave_];
-    for (int32_t j = 0; catalog_.any_statistics() && j < catalog_.matrix_count(); ++j) {
+    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
       if (plan_.wave[j] == wave_ && is_active(catalog_.parameter_of(j))) add_lines(j);
     }
     for (const bool wide : {true, false}) {
@@ -109,8 +109,7 @@ class Generator {
   void add_lines(int32_t j) {
     for_each_line_route(catalog_, plan_, j, rank_, [&](const LineRoute& route) {
       if (direction_ == Direction::kIn ? !route.in : !route.out) return;
-      if (route.holder != rank_ && route.assembler != rank_) return;
-      Message* message = message_between(route.holder, route.assembler);
+      Message* message = message_between(route.keeper, route.assembler);
       const int64_t offset = message == nullptr ? 0 : message->bytes;
       (message != nullptr ? message->lines : local_lines_).push_back({catalog_.parameter_of(j), j, route.part, offset});
       if (message != nullptr) message->bytes += route.part.count * kLineBytes;

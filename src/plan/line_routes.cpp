@@ -1,64 +1,73 @@
 #include "plan/line_routes.h"
 
-#include <vector>
-
 #include "plan/replicas.h"
 
 namespace muster::plan {
 
-namespace {
-
-// The parts of a matrix's statistics that concern `rank`: its own if it assembles nothing, else all.
-std::vector<Statistics::Part> parts_for(const Statistics& statistics, int32_t index, int32_t rank, bool assembles) {
-  if (rank == kAllRanks || assembles) return statistics.parts(index);
-  const Statistics::Part mine = statistics.part_of(index, statistics.partition().position_of(rank));
-  return mine.count > 0 ? std::vector{mine} : std::vector<Statistics::Part>{};
+int32_t line_source(const HolderSet& holders, const HolderSet& keepers, int32_t owner) {
+  const Holder* const keeper = keepers.find(owner);
+  return holders.find(owner) == nullptr && keeper != nullptr ? keeper->replica : holders.source_replica(owner);
 }
 
-}  // namespace
+bool keeps_all_lines(const Catalog& catalog, const MatrixClass& c, int32_t rank) {
+  const HolderSet* const keepers = catalog.line_set(c);
+  if (keepers == nullptr) return true;
+  const Holder* const mine = keepers->find(rank);
+  return mine != nullptr && mine->elements == c.matrix.lines();
+}
 
 void for_each_line_route(const Catalog& catalog, const Plan& plan, int32_t matrix, int32_t rank,
                          const std::function<void(const LineRoute&)>& visit) {
-  const int32_t p = catalog.parameter_of(matrix);
-  const Statistics* const statistics = catalog.statistics(p);
-  if (statistics == nullptr || !catalog.class_at(matrix).matrix.normuon) return;
-  const layout::Partition& partition = statistics->partition();
-  const HolderSet& set = catalog.holders_of(matrix);
-  const int32_t index = catalog.index_in_parameter(matrix);
-  const bool each = in_each_replica(plan, matrix);
-  const int32_t owner = plan.owner[matrix];
+  const MatrixClass& c = catalog.class_at(matrix);
+  const HolderSet* const keepers = catalog.line_set(c);
+  if (keepers == nullptr) return;
+  const HolderSet& holders = catalog.holder_set(c);
+  const Statistics& statistics = *catalog.statistics(catalog.parameter_of(matrix));
+  const auto route = [&](const Holder& keeper, int32_t assembler, bool in, bool out) {
+    const Statistics::Part part = statistics.part_of(catalog.index_in_parameter(matrix), keeper.position);
+    visit({part, keeper.rank, assembler, in, out});
+  };
+  const Holder* const mine = keepers->find(rank);
+
   if (plan.waves[plan.wave[matrix]].transport != Transport::kGather) {
     // One rank orthogonalizes for all replicas, or one for each.
-    const auto owner_of = [&](int32_t replica) { return each ? set.counterpart(owner, replica) : owner; };
-    const int32_t source = set.source_replica(owner);
-    bool owns = rank == owner;
-    for (int32_t replica = 0; each && replica < set.replicas; ++replica) owns = owns || owner_of(replica) == rank;
-    for (const Statistics::Part& part : parts_for(*statistics, index, rank, owns)) {
-      const int32_t replica = partition.replica(part.position);
-      visit({part, partition.rank(part.position), owner_of(replica), each || replica == source, true});
+    const bool each = in_each_replica(plan, matrix);
+    const int32_t owner = plan.owner[matrix];
+    const auto owner_of = [&](int32_t replica) { return each ? holders.counterpart(owner, replica) : owner; };
+    const int32_t source = line_source(holders, *keepers, owner);
+    const Holder* const held = holders.find(rank);
+    const bool owns = each ? held != nullptr && owner_of(held->replica) == rank : owner == rank;
+    const auto add = [&](const Holder& keeper) {
+      if (owner_of(keeper.replica) != rank && keeper.rank != rank) return;
+      route(keeper, owner_of(keeper.replica), each || keeper.replica == source, true);
+    };
+    if (owns) {
+      for (const Holder& keeper : keepers->holders) add(keeper);
+    } else if (mine != nullptr) {
+      add(*mine);
     }
     return;
   }
+
   // Every holder orthogonalizes for itself. It keeps the new lines that are its own; a rank that keeps lines and holds
   // no elements gets them from the first holder of its replica.
-  const bool holds = set.find(rank) != nullptr;
-  for (const Statistics::Part& part : parts_for(*statistics, index, rank, holds)) {
-    const int32_t replica = partition.replica(part.position);
-    const int32_t keeper = partition.rank(part.position);
-    bool first = true;
-    for (const Holder& h : set.holders) {
-      if (h.replica != replica) continue;
-      const bool back = set.find(keeper) != nullptr ? h.rank == keeper : first;
-      visit({part, keeper, h.rank, true, back});
-      first = false;
+  const auto first_of = [&](int32_t replica) {
+    for (const Holder& h : holders.holders) {
+      if (h.replica == replica) return h.rank;
+    }
+    return -1;
+  };
+  const Holder* const held = holders.find(rank);
+  for (const Holder& keeper : keepers->holders) {
+    const int32_t back = holders.find(keeper.rank) != nullptr ? keeper.rank : first_of(keeper.replica);
+    if (keeper.rank == rank) {
+      for (const Holder& h : holders.holders) {
+        if (h.replica == keeper.replica) route(keeper, h.rank, true, h.rank == back);
+      }
+    } else if (held != nullptr && held->replica == keeper.replica) {
+      route(keeper, rank, true, rank == back);
     }
   }
-}
-
-bool keeps_all_lines(const Catalog& catalog, int32_t matrix, int32_t rank) {
-  const Statistics* const statistics = catalog.statistics(catalog.parameter_of(matrix));
-  if (statistics == nullptr || !catalog.class_at(matrix).matrix.normuon) return true;
-  return statistics->has_all(catalog.index_in_parameter(matrix), statistics->partition().position_of(rank));
 }
 
 }  // namespace muster::plan

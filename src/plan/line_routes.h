@@ -11,22 +11,24 @@ namespace muster::plan {
 
 inline constexpr int64_t kLineBytes = 4;
 
-// Lines between the rank that keeps them and one that assembles the matrix. Both may be the same rank.
+// Lines between the rank that keeps them and one that orthogonalizes the matrix. Both may be the same rank.
 struct LineRoute {
   Statistics::Part part;
-  int32_t holder = 0;
+  int32_t keeper = 0;
   int32_t assembler = 0;
   bool in = false;   // they travel to the assembler
   bool out = false;  // and back from it
 };
 
-// Visits the routes of a matrix in an order that is the same on every rank: all of them, or those that `rank` is part
-// of and possibly others.
-inline constexpr int32_t kAllRanks = -1;
+// Visits the routes of a matrix that `rank` is part of, ascending by keeper, then by assembler.
 void for_each_line_route(const Catalog& catalog, const Plan& plan, int32_t matrix, int32_t rank,
                          const std::function<void(const LineRoute&)>& visit);
 
-// Whether `rank`, which assembles a matrix, keeps all its statistics: kernels then use them where they are.
-bool keeps_all_lines(const Catalog& catalog, int32_t matrix, int32_t rank);
+// Whose lines an owner gathers: those of the replica whose elements it gathers, unless it holds no element and keeps
+// lines of another.
+int32_t line_source(const HolderSet& holders, const HolderSet& keepers, int32_t owner);
+
+// Whether `rank`, which orthogonalizes a matrix, keeps all its statistics: kernels then use them where they are.
+bool keeps_all_lines(const Catalog& catalog, const MatrixClass& c, int32_t rank);
 
 }  // namespace muster::plan

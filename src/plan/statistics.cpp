@@ -1,6 +1,7 @@
 #include "plan/statistics.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace muster::plan {
 
@@ -30,8 +31,9 @@ Shape statistics_shape(const Parameter& parameter, int64_t lines) {
 
 // An axis that cuts a batch dimension cuts it here as it does there. One that cuts rows, columns or elements cuts the
 // lines into chunks.
-Layout statistics_layout(const Parameter& parameter, int last) {
+Layout statistics_layout(const Parameter& parameter) {
   Layout out{parameter.layout.mesh, {}, {}};
+  const int last = keeps_batch(parameter) ? static_cast<int>(parameter.shape.size()) - 2 : 0;
   const auto cuts_batch = [&](const Placement& p) {
     return keeps_batch(parameter) && p.kind == Placement::Kind::kShard && p.dim < last;
   };
@@ -41,12 +43,10 @@ Layout statistics_layout(const Parameter& parameter, int last) {
     out.placements.push_back(replicates || cuts_batch(placement) ? placement : Placement::shard(last));
   }
   // Batch dimensions in the order of the parameter, the lines in that of the mesh.
-  std::vector<int32_t> order = parameter.layout.order;
-  for (int32_t a = 0; order.empty() && a < axes; ++a) out.order.push_back(a);
-  for (const int32_t a : order) {
+  for (const int32_t a : parameter.layout.order) {
     if (cuts_batch(parameter.layout.placements[a])) out.order.push_back(a);
   }
-  for (int32_t a = 0; !order.empty() && a < axes; ++a) {
+  for (int32_t a = 0; !parameter.layout.order.empty() && a < axes; ++a) {
     if (!cuts_batch(parameter.layout.placements[a])) out.order.push_back(a);
   }
   return out;
@@ -59,15 +59,12 @@ bool holders_keep_statistics(const Parameter& parameter, const MatrixGrid& grid)
 }
 
 Statistics::Statistics(const Mesh& mesh, const Parameter& parameter, const MatrixGrid& grid)
-    : Statistics(mesh, parameter, grid,
-                 plan::statistics_layout(
-                     parameter, static_cast<int>(statistics_shape(parameter, line_starts(grid).back()).size()) - 1)) {}
+    : Statistics(mesh, parameter, line_starts(grid)) {}
 
-Statistics::Statistics(const Mesh& mesh, const Parameter& parameter, const MatrixGrid& grid, Layout layout)
-    : begin_(line_starts(grid)),
-      total_(begin_.back()),
-      partition_(mesh, layout, statistics_shape(parameter, total_), parameter.name) {
-  for (const Placement& placement : layout.placements) {
+Statistics::Statistics(const Mesh& mesh, const Parameter& parameter, std::vector<int64_t> begin)
+    : begin_(std::move(begin)),
+      partition_(mesh, plan::statistics_layout(parameter), statistics_shape(parameter, begin_.back()), parameter.name) {
+  for (const Placement& placement : plan::statistics_layout(parameter).placements) {
     dims_.push_back(placement.kind == Placement::Kind::kReplicate ? -1 : placement.dim);
   }
 }
@@ -94,40 +91,42 @@ Statistics::Part Statistics::part_of(int32_t matrix, int32_t position) const {
   for (const layout::Run& run : partition_.shard(position)) {
     const layout::Box common = layout::intersect(run.box, whole);
     if (common.empty()) continue;
-    return {position, run.offset_of(common.begin), common.begin[last] - whole.begin[last],
-            common.end[last] - common.begin[last]};
+    return {run.offset_of(common.begin), common.begin[last] - whole.begin[last], common.end[last] - common.begin[last]};
   }
   return {};
 }
 
-bool Statistics::has_all(int32_t matrix, int32_t position) const {
-  return part_of(matrix, position).count == begin_[matrix + 1] - begin_[matrix];
-}
-
-std::vector<Statistics::Part> Statistics::parts(int32_t matrix) const {
-  std::vector<Part> out;
+std::vector<Statistics::Keeper> Statistics::keepers(int32_t matrix) const {
+  std::vector<Keeper> out;
   if (begin_[matrix] == begin_[matrix + 1]) return out;
   const layout::Box whole = box(matrix);
+  const int last = whole.dims - 1;
   std::vector<int32_t> pieces(static_cast<size_t>(whole.dims));
-  auto descend = [&](auto& self, int d) -> void {
-    if (d == whole.dims) {
-      partition_.for_each_position(pieces, [&](int32_t position) {
-        const Part part = part_of(matrix, position);
-        if (part.count > 0) out.push_back(part);
-      });
-      return;
-    }
-    const auto& intervals = partition_.intervals(d);
-    auto at = std::partition_point(intervals.begin(), intervals.end(),
-                                   [&](const auto& part) { return part.interval.end <= whole.begin[d]; });
-    for (; at != intervals.end() && at->interval.begin < whole.end[d]; ++at) {
-      pieces[static_cast<size_t>(d)] = at->piece;
-      self(self, d + 1);
-    }
-  };
-  descend(descend, 0);
-  std::sort(out.begin(), out.end(), [](const Part& a, const Part& b) { return a.position < b.position; });
+  for (int d = 0; d < last; ++d) pieces[static_cast<size_t>(d)] = piece_at(d, whole.begin[d]);
+  const auto& intervals = partition_.intervals(last);
+  auto at = std::partition_point(intervals.begin(), intervals.end(),
+                                 [&](const auto& part) { return part.interval.end <= whole.begin[last]; });
+  for (; at != intervals.end() && at->interval.begin < whole.end[last]; ++at) {
+    pieces[static_cast<size_t>(last)] = at->piece;
+    const int64_t lines = std::min(at->interval.end, whole.end[last]) - std::max(at->interval.begin, whole.begin[last]);
+    partition_.for_each_position(pieces, [&](int32_t position) { out.push_back({position, lines}); });
+  }
   return out;
+}
+
+std::vector<int64_t> Statistics::keepers_key(int32_t matrix) const {
+  const layout::Box whole = box(matrix);
+  const int last = whole.dims - 1;
+  std::vector<int64_t> key{whole.begin[last], whole.end[last]};
+  for (int d = 0; d < last; ++d) key.push_back(piece_at(d, whole.begin[d]));
+  return key;
+}
+
+int32_t Statistics::piece_at(int dim, int64_t index) const {
+  const auto& intervals = partition_.intervals(dim);
+  return std::partition_point(intervals.begin(), intervals.end(),
+                              [&](const auto& part) { return part.interval.end <= index; })
+      ->piece;
 }
 
 }  // namespace muster::plan

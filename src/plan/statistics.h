@@ -25,28 +25,28 @@ class Statistics {
 
   // Lines of a matrix in the memory of one holder.
   struct Part {
-    int32_t position = 0;  // on the mesh
-    int64_t held = 0;      // element of the holder's statistics
-    int64_t line = 0;      // of the matrix
+    int64_t held = 0;  // element of the holder's statistics
+    int64_t line = 0;  // of the matrix
     int64_t count = 0;
   };
-  // All of them, of every replica, ascending by position. None if the matrix has no statistics.
-  std::vector<Part> parts(int32_t matrix) const;
-  // Those of one holder; at most one, because lines are contiguous. Count 0: none.
+  // At most one part, because lines are contiguous. Count 0: the holder has none.
   Part part_of(int32_t matrix, int32_t position) const;
-  // Whether a holder has all lines of a matrix.
-  bool has_all(int32_t matrix, int32_t position) const;
 
-  int64_t total() const { return total_; }
-  // The place of a matrix's first line in the row-major tensor.
-  int64_t first_line(int32_t matrix) const { return begin_[matrix]; }
+  // The positions that have lines of a matrix, and how many, in any order.
+  struct Keeper {
+    int32_t position = 0;
+    int64_t lines = 0;
+  };
+  std::vector<Keeper> keepers(int32_t matrix) const;
+  // Equal for matrices with the same keepers.
+  std::vector<int64_t> keepers_key(int32_t matrix) const;
 
  private:
-  Statistics(const Mesh& mesh, const Parameter& parameter, const MatrixGrid& grid, Layout layout);
+  Statistics(const Mesh& mesh, const Parameter& parameter, std::vector<int64_t> begin);
   layout::Box box(int32_t matrix) const;
+  int32_t piece_at(int dim, int64_t index) const;  // the piece of a dimension that an index is in
 
-  std::vector<int64_t> begin_;  // per matrix, and the end of the last
-  int64_t total_ = 0;
+  std::vector<int64_t> begin_;  // per matrix its first line in the row-major tensor, and the end of the last
   std::vector<int> dims_;
   layout::Partition partition_;
 };

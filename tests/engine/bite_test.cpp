@@ -35,7 +35,7 @@ test::Training training(test::TamperingCommunicator::Change change) {
 std::string found(std::string_view direction, const std::function<void(std::span<std::byte>)>& change) {
   std::atomic<int> changed = 0;
   const test::Training t = training([&](std::string_view label, int32_t, std::span<std::byte> message) {
-    if (!label.starts_with("step 1 ") || !label.ends_with(direction) || changed++ > 0) return;
+    if (!label.starts_with("wave ") || !label.ends_with(direction) || changed++ > 0) return;
     change(message);
   });
   const std::string difference = test::difference(t.problem, test::train(t), test::train(test::on_one_rank(t))[0]);

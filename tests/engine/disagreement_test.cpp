@@ -173,6 +173,23 @@ TEST(Disagreement, NamesReplicasWithDifferentGradients) {
   }
 }
 
+// Ranks that hold other shards of something have other gradients of it, and are not named for that.
+TEST(Disagreement, NamesOnlyRanksThatHoldTheSame) {
+  Problem problem = test::one_parameter({6, 4}, 4);
+  problem.meshes = {{"world", {{"dp", 2}, {"tp", 2}}, {}}};
+  problem.parameters[0].layout.placements = {Placement::replicate(), Placement::shard(0)};
+  problem.parameters.push_back(problem.parameters[0]);
+  problem.parameters[1].name = "norm";
+  problem.parameters[1].layout.placements = {Placement::replicate(), Placement::replicate()};
+  test::Training t = training(problem);
+  t.steps = 1;
+  t.gradient = [](int32_t rank, size_t p, int64_t element, int) {
+    return test::made_up(p, element, p == 0 && rank == 2 ? 1000 : 1);
+  };
+  EXPECT_THAT(errors(test::train(t)),
+              Each(HasSubstr("'w': its replicas have different gradients: those of rank 2 are not those of rank 0")));
+}
+
 TEST(Disagreement, RefusesToGoOnAfterAPeerIsGone) {
   test::Training t = training(test::one_parameter({9, 9}, 3));
   t.timeout = std::chrono::milliseconds(500);
@@ -275,11 +292,13 @@ TEST(Disagreement, AnErrorOfOneRankReleasesTheOthersAtOnce) {
       options.max_grad_norm = max_grad_norm;
       return options;
     };
+    static thread_local int step_of_rank;  // each rank is a thread
+    t.before_step = [](Optimizer&, int step) { step_of_rank = step; };
     t.tamper = [](std::unique_ptr<Communicator> inner) {
       const int32_t rank = inner->rank();
       return std::make_unique<test::TamperingCommunicator>(
           std::move(inner), [rank](std::string_view label, int32_t, std::span<std::byte>) {
-            if (rank == 1 && label.starts_with("step 2 ")) throw std::bad_alloc();
+            if (rank == 1 && step_of_rank == 1 && label.starts_with("wave ")) throw std::bad_alloc();
           });
     };
     const std::vector<std::string> said = errors(test::train(t));

@@ -227,14 +227,23 @@ class Checker {
     const plan::Statistics* const statistics = catalog_.statistics(lines.parameter);
     require(statistics != nullptr, "parameter {} has no statistics that move", lines.parameter);
     const layout::Partition& partition = statistics->partition();
-    require(partition.rank(lines.part.position) == holder, "rank {} keeps no statistics of matrix {}", holder,
-            lines.matrix);
+    const int32_t position = partition.position_of(holder);
+    require(position >= 0, "rank {} keeps no statistics of matrix {}", holder, lines.matrix);
     for (int64_t i = 0; i < lines.part.count; ++i) {
       const int64_t place = lines.part.held + i;
-      require(place < partition.local_elements(lines.part.position), "line {} of the statistics of rank {}", place,
-              holder);
+      require(place < partition.local_elements(position), "line {} of the statistics of rank {}", place, holder);
       ++(in ? lines_in_ : lines_out_)[{lines.matrix, lines.part.line + i}][{holder, assembler}];
     }
+  }
+
+  // The ranks that orthogonalize a matrix: those where all of it arrives, or of those that gather only to send, its
+  // owner.
+  std::vector<int32_t> orthogonalizers(int32_t j) {
+    if (plan_.waves[plan_.wave[j]].transport == Transport::kGatherReduce) return {plan_.owner[j]};
+    std::set<int32_t> ranks;
+    for (const auto& [pair, count] : arrived_[{catalog_.parameter_of(j), j, matrices_[j][0]}])
+      ranks.insert(pair.second);
+    return {ranks.begin(), ranks.end()};
   }
 
   // Every rank that orthogonalizes a matrix has each line once; every rank that keeps a line gets it back once, from
@@ -257,6 +266,9 @@ class Checker {
         require(arrived.contains(plan_.owner[j]), "line {} of matrix {} does not reach its owner", line, j);
         for (const auto& [rank, count] : arrived) {
           require(count == 1, "line {} of matrix {} reaches rank {} {} times", line, j, rank, count);
+        }
+        for (const int32_t rank : orthogonalizers(j)) {
+          require(arrived.contains(rank), "line {} of matrix {} does not reach rank {}", line, j, rank);
         }
         std::map<int32_t, int32_t> returned;  // by keeper
         for (const auto& [pair, count] : lines_out_[{j, line}]) {

@@ -117,11 +117,12 @@ void ScratchCheck::count_matrices() {
     const Transport transport = plan.waves[w].transport;
     const bool gathered = transport == Transport::kGather || transport == Transport::kGatherReduce;
     tight_ = tight_ && transport == Transport::kRagged && (!in_each_replica(j) || is_home(j));
+    tight_ = tight_ && !facts_.catalog.class_at(j).lines_elsewhere;
     for (int32_t r = 0; r < facts_.problem.ranks; ++r) {
       const bool owns = in_each_replica(j) ? assemblers_.contains({j, r}) : r == plan.owner[j];
       const bool assembles = gathered ? facts_.catalog.holders_of(j).find(r) != nullptr : owns;
       const bool orthogonalizes = owns || (assembles && transport == Transport::kGather);
-      const bool keeps_lines = plan::keeps_all_lines(facts_.catalog, j, r);
+      const bool keeps_lines = plan::keeps_all_lines(facts_.catalog, facts_.catalog.class_at(j), r);
       if (assembles && (!is_home(j) || !keeps_lines)) assemble(j, {r, w});
       if (orthogonalizes && !keeps_lines) {
         buffers_[{r, w}].assembled += align(facts_.catalog.class_at(j).matrix.lines() * 4);

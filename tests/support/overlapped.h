@@ -54,8 +54,9 @@ inline Training chain_that_rank_1_leaves(size_t after) {
 }
 
 // A random problem. Each rank has an order of its own, and says of some gradients only in step() that they are there.
+// Holders keep the state in every other one.
 inline Training random_overlap(uint64_t seed, const RandomCase& c) {
-  Training t = random_training(seed, c);
+  Training t = random_training(seed, seed % 2 == 0 ? c : with_held_state(c, seed));
   const size_t parameters = c.problem.parameters.size();
   t.options.plan.strategy = Strategy::kGlobal;
   t.step_options = nullptr;

@@ -314,6 +314,20 @@ TEST_F(OverlapOnDevice, BreaksOffWhereReplicasDisagree) {
               Each(HasSubstr("step 2: parameter 'w2': some replicas have a gradient and some have none")));
 }
 
+// Each wave's ballots replace those of the wave before: a difference in an early one must not be forgotten.
+TEST_F(OverlapOnDevice, BreaksOffWhereReplicasHaveDifferentGradients) {
+  for (size_t which = 0; which < 6; ++which) {
+    test::Training t = chain(2);
+    test::replicate(t.problem);
+    t.steps = 1;
+    t.gradient = [which](int32_t rank, size_t p, int64_t element, int) {
+      return test::made_up(p, element, rank == 1 && p == which ? 1000 : 1);
+    };
+    const std::string name = which == 0 ? "w" : "w" + std::to_string(which);
+    EXPECT_THAT(errors(test::train(t)), Each(HasSubstr("'" + name + "': its replicas have different gradients")));
+  }
+}
+
 TEST_F(OverlapOnDevice, RefusesToGoOnAfterAPeerIsGone) {
   for (const size_t before : {0, 4, 7}) {
     test::Training t = test::chain_that_rank_1_leaves(before);
