@@ -79,15 +79,15 @@ class Weights:
                     " first used; replace the parameter in its param group, or make another optimizer"
                 )
 
-    @torch.no_grad()
     def copy_in(self) -> None:
         for index, copy in self._copies.items():
-            copy.copy_(local_memory(self._parameters[index]))
+            with torch.no_grad():
+                copy.copy_(local_memory(self._parameters[index]))
 
-    @torch.no_grad()
     def copy_back(self) -> None:
         for index, copy in self._copies.items():
-            local_memory(self._parameters[index]).copy_(copy)
+            with torch.no_grad():
+                local_memory(self._parameters[index]).copy_(copy)
             torch.autograd.graph.increment_version(self._parameters[index])
 
 
