@@ -84,6 +84,7 @@ def test_steps_and_loads_keep_the_memory() -> None:
     _steps(optimizer, range(1))
     before = {(w, name): t for w in weights for name, t in optimizer.state[w].items()}
     addresses = {key: tensor.data_ptr() for key, tensor in before.items()}
+    assert len(before) == sum(len(names | COUNTERS) for names in GROUPS.values())
     saved = copy.deepcopy(optimizer.state_dict())
     _steps(optimizer, range(1, 3))
     optimizer.load_state_dict(saved)
