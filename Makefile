@@ -6,7 +6,7 @@ configure = @echo "configure: $(1)"; cmake --preset $(1) >/dev/null
 compile = @echo "build: $(strip $(1) $(2))"; cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2))
 run_tests = @echo "test: $(1)"; ctest --preset $(1) --parallel $(JOBS)
 
-.PHONY: build test test-torch demo bench bench-step asan tsan fuzz format check-format setup clean
+.PHONY: build test test-torch test-frameworks demo bench bench-step asan tsan fuzz format check-format setup clean
 
 # The release command, build/bin/muster.
 build: setup
@@ -25,6 +25,12 @@ test-torch: setup
 	$(call configure,release)
 	$(call compile,release,muster)
 	@JOBS=$(JOBS) scripts/test_torch
+
+# The PyTorch optimizers in accelerate, transformers, Lightning and torchtitan, which it downloads.
+test-frameworks: setup
+	$(call configure,release)
+	$(call compile,release,muster)
+	@JOBS=$(JOBS) scripts/test_frameworks
 
 demo: build
 	@scripts/demo

@@ -17,6 +17,7 @@
 #include "bindings.h"
 #include "comm/collectives.h"
 #include "muster/error.h"
+#include "owner.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -38,8 +39,9 @@ auto in_python(Fate& fate, std::string_view name, Work work) {
   try {
     return work();
   } catch (nb::python_error& error) {
-    std::string text = fmt::format("{}: {}", nb::cast<std::string>(error.type().attr("__name__")),
-                                   nb::cast<std::string>(nb::str(error.value())));
+    std::string text = nb::cast<std::string>(nb::str(error.value()));
+    const auto type = nb::cast<std::string>(error.type().attr("__name__"));
+    if (type != "CommError") text = fmt::format("{}: {}", type, text);
     for (char& c : text) c = c == '\n' ? ' ' : c;
     fate.cause = fmt::format("{}: {}", name, text);
     if (!error.matches(PyExc_Exception)) throw;
@@ -108,6 +110,7 @@ class PythonCommunicator final : public comm::Collectives {
 
  private:
   std::unique_ptr<Request> post(comm::Posting posting) override {
+    owner_.require("communicator");
     return in_python(*fate_, posting.name, [&]() -> std::unique_ptr<Request> {
       const auto list = [](const auto& messages) {
         nb::list out;
@@ -121,6 +124,7 @@ class PythonCommunicator final : public comm::Collectives {
     });
   }
 
+  const Owner owner_;
   int32_t rank_;
   int32_t size_;
   std::chrono::milliseconds timeout_;

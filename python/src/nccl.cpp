@@ -13,6 +13,7 @@
 #include "kernels/kernels.h"
 #include "muster/communicator.h"
 #include "muster/error.h"
+#include "owner.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -25,8 +26,12 @@ namespace {
 // not wait where the others wait for it.
 class Leavers {
  public:
-  // With the GIL.
+  // With the GIL. A forked child leaks what it inherits: its process is not one of the ranks.
   void leave(std::unique_ptr<Communicator> communicator) {
+    if (!owner_.is_this_process()) {
+      static_cast<void>(communicator.release());
+      return;
+    }
     if (!ending_) {
       threads_.emplace_back([moved = std::move(communicator)]() mutable { moved.reset(); });
       return;
@@ -36,12 +41,14 @@ class Leavers {
   }
   // At exit. Who leaves later waits itself.
   void join() {
+    if (!owner_.is_this_process()) return;
     ending_ = true;
     const nb::gil_scoped_release no_gil;
     for (std::thread& thread : threads_) thread.join();
   }
 
  private:
+  const Owner owner_;
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };
@@ -60,6 +67,7 @@ NcclId to_id(const nb::bytes& bytes) {
 
 std::shared_ptr<Communicator> make(const nb::bytes& bytes, int32_t rank, int32_t size, double timeout, int device) {
   const NcclId id = to_id(bytes);
+  leavers();  // owned by this process from now on
   std::unique_ptr<Communicator> made;
   {
     const nb::gil_scoped_release no_gil;

@@ -15,6 +15,7 @@
 
 #include "bindings.h"
 #include "muster/error.h"
+#include "owner.h"
 #include "report/plan_json.h"
 #include "report/plan_table.h"
 
@@ -45,11 +46,18 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   ~Engine() {
+    if (!owner_.is_this_process()) {
+      new Optimizer(std::move(*optimizer_));  // leaked: its destructor would join threads that the child does not have
+      return;
+    }
     const nb::gil_scoped_release no_gil;  // it waits for the steps under way
     optimizer_.reset();
   }
 
-  Optimizer& optimizer() { return *optimizer_; }
+  Optimizer& optimizer() {
+    owner_.require("optimizer");
+    return *optimizer_;
+  }
 
   template <typename Make>
   std::string report(Make make) {
@@ -60,6 +68,7 @@ class Engine {
   }
 
  private:
+  const Owner owner_;
   PlanOptions plan_options_;
   std::optional<Optimizer> optimizer_;
 };

@@ -5,6 +5,7 @@
 #include <string>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "engine/ballot.h"
 #include "engine/group.h"
@@ -38,6 +39,50 @@ void check(const StepOptions& options) {
   if (!(options.max_grad_norm >= 0)) {
     throw InvalidArgument(fmt::format("max_grad_norm {}: expected at least 0", options.max_grad_norm));
   }
+}
+
+std::vector<int64_t> ranks_with(std::span<const int64_t> words, int64_t value) {
+  std::vector<int64_t> out;
+  for (size_t r = 0; r < words.size(); ++r) {
+    if (words[r] == value) out.push_back(static_cast<int64_t>(r));
+  }
+  return out;
+}
+
+// "rank 2", "ranks 0, 1, 3"
+std::string named(const std::vector<int64_t>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+// "4 on ranks 0, 1; 7 on rank 2"
+std::string by_value(std::span<const int64_t> words, const std::function<int64_t(int64_t)>& meaning) {
+  std::string out;
+  for (size_t r = 0; r < words.size(); ++r) {
+    const std::vector<int64_t> alike = ranks_with(words, words[r]);
+    if (alike[0] != static_cast<int64_t>(r)) continue;
+    out += fmt::format("{}{} on {}", out.empty() ? "" : "; ", meaning(words[r]), named(alike));
+  }
+  return out;
+}
+
+// Which ranks hold the same elements of a parameter and have other gradients than the first of them, by their prints.
+std::string different_gradients(const Problem& problem, const Parameter& parameter, std::span<const int64_t> prints) {
+  const layout::Partition partition(problem.meshes[parameter.layout.mesh], parameter.layout, parameter.shape,
+                                    parameter.name);
+  std::vector<int64_t> others;
+  std::vector<int64_t> first;
+  for (int32_t position = 0; position < partition.positions(); ++position) {
+    const int32_t twin = partition.rank(partition.first_replica(position));
+    const int32_t rank = partition.rank(position);
+    if (partition.local_elements(position) == 0 || prints[rank] == prints[twin]) continue;
+    others.push_back(rank);
+    if (std::find(first.begin(), first.end(), twin) == first.end()) first.push_back(twin);
+  }
+  std::sort(others.begin(), others.end());
+  std::sort(first.begin(), first.end());
+  if (others.empty()) return "its replicas have different gradients";
+  return fmt::format("its replicas have different gradients: those of {} are not those of {}", named(others),
+                     named(first));
 }
 
 }  // namespace
@@ -180,11 +225,13 @@ void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::sp
   }
 }
 
+std::string wave_agreement(size_t wave) { return fmt::format("agreement on wave {} of a step", wave); }
+
 Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, const StepOptions& options,
                 const std::string& refusal) {
   const auto& [problem, holdings, memory, groups, number, rank, ranks, recorded] = question;
   const size_t parameters = problem.parameters.size();
-  const BallotLayout layout(groups.size(), parameters);
+  const BallotLayout layout(groups.size(), parameters, static_cast<size_t>(problem.ranks));
   Ballots ballots{std::vector<int64_t>(layout.words), {}};
   std::vector<int64_t>& words = ballots.words;
   try {
@@ -203,12 +250,12 @@ Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, 
   } catch (const InvalidArgument& error) {
     ballots.refusal = error.what();
     words[kRefused] = 1;
-    words[layout.zeros] = rank;
   }
+  words[layout.at + static_cast<size_t>(rank)] = number * 2 + words[kRefused];
   words[kStepCheck] = ballot(fingerprint(options, number, recorded), rank, ranks);
   int64_t* const group_words = words.data() + kFixedWords;
   for (size_t g = 0; g < groups.size(); ++g) group_words[g] = ballot(fingerprint(groups[g]), rank, ranks);
-  int64_t* const replicas_differ = group_words + groups.size();
+  int64_t* const replicas_differ = words.data() + layout.replicas;
   int64_t* const present = words.data() + layout.present;
   for (size_t p = 0; p < parameters && ballots.refusal.empty(); ++p) {
     const bool sits_out = number % groups[memory[p].group].every != 0;
@@ -220,15 +267,42 @@ Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, 
   return ballots;
 }
 
+std::vector<kernels::PrintRange> gradient_prints(const StepQuestion& question, std::span<void* const> gradients,
+                                                 Dtype dtype,
+                                                 const std::function<PrintChoice(size_t parameter)>& choose) {
+  const auto& [problem, holdings, memory, groups, number, rank, ranks, recorded] = question;
+  std::vector<kernels::PrintRange> out;
+  if (problem.grad_sync || !compares_gradients(number)) return out;
+  const BallotLayout layout(groups.size(), problem.parameters.size(), static_cast<size_t>(problem.ranks));
+  for (size_t p = 0; p < problem.parameters.size(); ++p) {
+    const bool sits_out = number % std::max<int64_t>(groups[memory[p].group].every, 1) != 0;
+    const bool here = holdings.any(p) && holdings.replicas[p] > 1 && problem.parameters[p].grad_dtype == dtype;
+    const PrintChoice choice = choose(p);
+    if (sits_out || !here || choice == PrintChoice::kSkip) continue;
+    out.push_back({holdings.elements[p], gradients[p], static_cast<int64_t>(layout.replicas + p),
+                   static_cast<uint64_t>(ballot(1, holdings.replica[p], holdings.replicas[p])),
+                   choice == PrintChoice::kCompareAndName ? 2 * p + 1 : 0});
+  }
+  return out;
+}
+
 std::vector<bool> count(const StepQuestion& question, std::span<const int64_t> words, const std::string& refusal) {
   const int64_t number = question.number;
   const size_t groups = question.groups.size();
-  const size_t parameters = question.problem.parameters.size();
-  const BallotLayout layout(groups, parameters);
+  const Problem& problem = question.problem;
+  const size_t parameters = problem.parameters.size();
+  const BallotLayout layout(groups, parameters, static_cast<size_t>(problem.ranks));
   if (!refusal.empty()) throw InvalidArgument(fmt::format("step {}: {}", number, refusal));
+  const auto at = words.subspan(layout.at, static_cast<size_t>(problem.ranks));
   if (words[kRefused] > 0) {
-    throw InvalidArgument(words[kRefused] == 1 ? fmt::format("step {}: rank {} refused it", number, words[layout.zeros])
-                                               : fmt::format("step {}: {} ranks refused it", number, words[kRefused]));
+    std::vector<int64_t> refused(at.begin(), at.end());
+    for (int64_t& word : refused) word %= 2;
+    throw InvalidArgument(fmt::format("step {}: {} refused it", number, named(ranks_with(refused, 1))));
+  }
+  if (words[kStepCheck] != 0 && std::any_of(at.begin(), at.end(), [&](int64_t word) { return word != at[0]; })) {
+    throw InvalidArgument(
+        fmt::format("step {}: ranks disagree on the number of steps done: {}; load the same state on all", number,
+                    by_value(at, [](int64_t word) { return word / 2 - 1; })));
   }
   if (words[kStepCheck] != 0) {
     throw InvalidArgument(
@@ -240,10 +314,14 @@ std::vector<bool> count(const StepQuestion& question, std::span<const int64_t> w
     if (words[kFixedWords + g] == 0) continue;
     throw InvalidArgument(fmt::format("step {}: ranks disagree on the hyperparameters of group {}", number, g));
   }
+  const auto prints = words.subspan(layout.prints, static_cast<size_t>(problem.ranks));
   for (size_t p = 0; p < parameters; ++p) {
-    if (words[kFixedWords + groups + p] == 0) continue;
-    throw InvalidArgument(fmt::format("step {}: parameter '{}': some replicas have a gradient and some have none",
-                                      number, question.problem.parameters[p].name));
+    if (words[layout.replicas + p] == 0) continue;
+    const bool all_or_none = words[layout.present + p] % question.holdings.replicas[p] == 0;
+    const std::string why = compares_gradients(number) && all_or_none
+                                ? different_gradients(problem, problem.parameters[p], prints)
+                                : "some replicas have a gradient and some have none";
+    throw InvalidArgument(fmt::format("step {}: parameter '{}': {}", number, problem.parameters[p].name, why));
   }
   std::vector<bool> active(parameters);
   for (size_t p = 0; p < parameters; ++p) active[p] = words[layout.present + p] > 0;

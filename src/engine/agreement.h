@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -46,13 +48,32 @@ struct Ballots {
 };
 // Where the words are: the first `zeros` are 0 if all agree; from `present` on, one a parameter, not 0 if somebody has
 // a gradient of it.
+//
+// Then two words per rank, which that rank alone fills in, so that an error can name ranks: `at`, the step that it
+// makes and whether it refuses it; `prints`, the fingerprint of its gradients in steps that compare them.
 struct BallotLayout {
-  BallotLayout(size_t groups, size_t parameters)
-      : zeros(2 + groups + parameters), present(zeros + 1), words(present + parameters) {}
+  BallotLayout(size_t groups, size_t parameters, size_t ranks)
+      : replicas(2 + groups),
+        zeros(replicas + parameters),
+        present(zeros),
+        at(present + parameters),
+        prints(at + ranks),
+        words(prints + ranks) {}
+  size_t replicas;  // one per parameter: 0 if its replicas agree
   size_t zeros;
   size_t present;
+  size_t at;
+  size_t prints;
   size_t words;
 };
+
+// How the sum of ballots is called. Without the number of the step: ranks that have done other numbers of steps meet
+// here, and learn of it from each other's words.
+inline constexpr std::string_view kAgreement = "agreement on a step";
+std::string wave_agreement(size_t wave);
+
+// Gradients of replicas are compared in the first steps, and now and then later.
+inline bool compares_gradients(int64_t step) { return (step & (step - 1)) == 0 || step % 64 == 0; }
 
 // What a step is about, on one rank.
 struct StepQuestion {
@@ -69,6 +90,12 @@ struct StepQuestion {
 // `refusal` is what this rank has found before; empty: nothing.
 Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, const StepOptions& options,
                 const std::string& refusal = {});
+// Fingerprints of the gradients that replicas have too, for the words of this rank: of one dtype, for chosen
+// parameters. Absent gradients are among them.
+enum class PrintChoice : uint8_t { kSkip, kCompare, kCompareAndName };
+std::vector<kernels::PrintRange> gradient_prints(const StepQuestion& question, std::span<void* const> gradients,
+                                                 Dtype dtype,
+                                                 const std::function<PrintChoice(size_t parameter)>& choose);
 // Which parameters take part. Throws InvalidArgument, naming what they disagree on.
 std::vector<bool> count(const StepQuestion& question, std::span<const int64_t> sums, const std::string& refusal);
 // The first parameter whose word is not 0 has gradients that are not finite on so many ranks.

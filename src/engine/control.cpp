@@ -15,6 +15,8 @@ using kernels::SumOfSquares;
 
 namespace {
 
+PrintChoice all_parameters(size_t) { return PrintChoice::kCompareAndName; }
+
 // A bad maximum too: on a device a rank that refuses it still makes the calls that the others make.
 bool wants_norm(const StepOptions& options) {
   return options.max_grad_norm != 0 || options.grad_norm || options.parameter_stats;
@@ -34,7 +36,9 @@ Control::Control(const Problem& problem, const Holdings& holdings, std::span<con
       executor_(executor),
       recorder_(recorder),
       program_(std::move(program)),
-      layout_(groups.size(), problem.parameters.size()) {
+      layout_(groups.size(), problem.parameters.size(), static_cast<size_t>(problem.ranks)),
+      has_replicas_to_compare_(!problem.grad_sync && std::any_of(holdings.replicas.begin(), holdings.replicas.end(),
+                                                                 [](int32_t replicas) { return replicas > 1; })) {
   if (stream_ == nullptr) return;
   const size_t parameters = problem.parameters.size();
   const size_t words = layout_.words + parameters + parameters * SumOfSquares::kWords;
@@ -61,14 +65,13 @@ void Control::for_gradients(Gradients gradients, const std::vector<bool>& active
   }
 }
 
-void Control::reduce(int64_t* words, size_t count, int64_t number, std::string_view what, const Executor::Link& link) {
-  const auto label = [&] { return fmt::format("step {} {}", number, what); };
+void Control::reduce(int64_t* words, size_t count, std::string_view label, const Executor::Link& link) {
   if (stream_ == nullptr) {
-    link.host->all_reduce(std::span(words, count), ReduceOp::kSum, label())->wait();
+    link.host->all_reduce(std::span(words, count), ReduceOp::kSum, label)->wait();
   } else if (link.host->size() > 1) {
     const int64_t n = static_cast<int64_t>(count);
     stream_->sign({&n, 1});
-    if (!stream_->replaying()) link.stream->all_reduce(words, n, label(), stream_->main());
+    if (!stream_->replaying()) link.stream->all_reduce(words, n, label, stream_->main());
   }
 }
 
@@ -103,7 +106,7 @@ bool Control::screen(Gradients gradients, const std::vector<bool>& active, NonFi
   for_gradients(gradients, active, true,
                 [&](Dtype dtype, const auto& blocks) { kernels_.find_non_finite(dtype, blocks, bad.data()); });
   const std::vector<int64_t> mine = bad;
-  reduce(bad.data(), bad.size(), number, "finiteness", {&communicator, nullptr});
+  reduce(bad.data(), bad.size(), fmt::format("step {} finiteness", number), {&communicator, nullptr});
   if (std::all_of(bad.begin(), bad.end(), [](int64_t n) { return n == 0; })) return false;
   if (policy == NonFinite::kError) refuse_non_finite(question(number, communicator), bad);
   if (policy == NonFinite::kSkipStep) return true;
@@ -115,6 +118,15 @@ bool Control::screen(Gradients gradients, const std::vector<bool>& active, NonFi
   return false;
 }
 
+void Control::add_prints(const StepQuestion& question, Gradients gradients,
+                         const std::function<PrintChoice(size_t parameter)>& choose, int64_t* words) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    const std::vector<kernels::PrintRange> prints = gradient_prints(question, gradients, dtype, choose);
+    if (prints.empty()) continue;
+    kernels_.fingerprint(dtype, prints, words, static_cast<int64_t>(layout_.prints) + question.rank);
+  }
+}
+
 Accord Control::settle(Gradients gradients, const StepOptions& options, int64_t number, Communicator& communicator) {
   const Executor::Link link{&communicator, nullptr};
   Accord accord;
@@ -122,7 +134,8 @@ Accord Control::settle(Gradients gradients, const StepOptions& options, int64_t 
     const auto timed = recorder_.span(Stage::kControl);
     const StepQuestion asked = question(number, communicator);
     Ballots ballots = fill_in(asked, gradients, options);
-    reduce(ballots.words.data(), ballots.words.size(), number, "agreement", link);
+    if (ballots.refusal.empty()) add_prints(asked, gradients, all_parameters, ballots.words.data());
+    reduce(ballots.words.data(), ballots.words.size(), kAgreement, link);
     accord.active = count(asked, ballots.words, ballots.refusal);
     if (options.non_finite != NonFinite::kIgnore) {
       accord.skip = screen(gradients, accord.active, options.non_finite, number, communicator);
@@ -136,7 +149,7 @@ Accord Control::settle(Gradients gradients, const StepOptions& options, int64_t 
   SumOfSquares total;
   {
     const auto timed = recorder_.span(Stage::kControl);
-    reduce(words.data(), words.size(), number, "gradient norm", link);
+    reduce(words.data(), words.size(), fmt::format("step {} gradient norm", number), link);
     for (size_t i = 0; i < sums.size(); ++i) {
       std::copy_n(words.data() + i * SumOfSquares::kWords, SumOfSquares::kWords, sums[i].words().begin());
       total.merge(sums[i]);
@@ -154,7 +167,8 @@ Accord Control::settle(Gradients gradients, const StepOptions& options, int64_t 
 std::vector<int64_t> Control::kind(const StepOptions& options, int64_t number) const {
   const bool skips = options.non_finite == NonFinite::kSkipStep;  // by the calls of kError
   std::vector<int64_t> out{static_cast<int64_t>(skips ? NonFinite::kError : options.non_finite),
-                           static_cast<int64_t>(wants_norm(options)), static_cast<int64_t>(options.parameter_stats)};
+                           static_cast<int64_t>(wants_norm(options)), static_cast<int64_t>(options.parameter_stats),
+                           static_cast<int64_t>(has_replicas_to_compare_ && compares_gradients(number))};
   for (const Group& g : groups_) {
     out.insert(out.end(), {static_cast<int64_t>(number % std::max<int64_t>(g.every, 1) == 0),
                            static_cast<int64_t>(g.decay), static_cast<int64_t>(g.momentum_form),
@@ -175,7 +189,8 @@ void Control::enqueue(Gradients gradients, const StepOptions& options, int64_t n
   const size_t parameters = problem_.parameters.size();
   const std::span<int32_t> active(active_, parameters);
   stream_->put(words_, ballots.words);
-  reduce(words_, layout_.words, number, "agreement", link);
+  add_prints(question(number, *link.host), gradients, all_parameters, words_);
+  reduce(words_, layout_.words, kAgreement, link);
   stream_->decide(words_, static_cast<int64_t>(layout_.zeros), words_ + layout_.present, active, verdict_);
   const std::vector<bool> due = by_schedule(number);
   if (options.non_finite == NonFinite::kZero) {
@@ -185,7 +200,7 @@ void Control::enqueue(Gradients gradients, const StepOptions& options, int64_t n
     stream_->clear(bad_, static_cast<int64_t>(parameters * sizeof(int64_t)));
     for_gradients(gradients, due, true,
                   [&](Dtype dtype, const auto& blocks) { kernels_.find_non_finite(dtype, blocks, bad_); });
-    reduce(bad_, parameters, number, "finiteness", link);
+    reduce(bad_, parameters, fmt::format("step {} finiteness", number), link);
     stream_->refuse({bad_, parameters}, active, verdict_);
   }
   if (!wants_norm(options)) return;
@@ -193,13 +208,16 @@ void Control::enqueue(Gradients gradients, const StepOptions& options, int64_t n
   const size_t words = sums * SumOfSquares::kWords;
   stream_->clear(squares_, static_cast<int64_t>(words * sizeof(int64_t)));
   add_squares(gradients, due, number, link, options.parameter_stats, squares_);
-  reduce(squares_, words, number, "gradient norm", link);
+  reduce(squares_, words, fmt::format("step {} gradient norm", number), link);
   stream_->clip(squares_, static_cast<int64_t>(sums), options.grad_scale, options.max_grad_norm, verdict_);
 }
 
-void Control::enqueue(const Ballots& ballots, int64_t number, size_t wave, size_t waves, const Executor::Link& link) {
+void Control::enqueue(Gradients gradients, const Ballots& ballots, int64_t number, const WaveBallots& wave_ballots,
+                      const Executor::Link& link) {
+  const auto& [wave, waves, choose] = wave_ballots;
   stream_->put(words_, ballots.words);
-  reduce(words_, layout_.words, number, fmt::format("agreement {}", wave), link);
+  add_prints(question(number, *link.host), gradients, choose, words_);
+  reduce(words_, layout_.words, wave_agreement(wave), link);
   stream_->decide(words_, static_cast<int64_t>(layout_.zeros), words_ + layout_.present,
                   {active_, problem_.parameters.size()}, wave == 0 && waves > 1 ? first_ : verdict_);
 }

@@ -44,7 +44,16 @@ class Control {
   void enqueue(Gradients gradients, const StepOptions& options, int64_t number, const Ballots& ballots,
                const Executor::Link& link);
   // For one of the waves of a step that starts early: the ballots of those up to it.
-  void enqueue(const Ballots& ballots, int64_t number, size_t wave, size_t waves, const Executor::Link& link);
+  struct WaveBallots {
+    size_t wave = 0;
+    size_t waves = 1;
+    std::function<PrintChoice(size_t parameter)> prints;  // whose gradients are compared with this wave
+  };
+  void enqueue(Gradients gradients, const Ballots& ballots, int64_t number, const WaveBallots& wave_ballots,
+               const Executor::Link& link);
+  // Adds the fingerprints of this rank's gradients to the words of its ballots, where the kernels compute.
+  void add_prints(const StepQuestion& question, Gradients gradients,
+                  const std::function<PrintChoice(size_t parameter)>& choose, int64_t* words);
   void end_step(int64_t* updates);  // counts who took part, and sends the answers to the host
   void send();
   // What the calls of a step are like on any rank: one whose own are the same in two kinds of steps must not take one
@@ -81,7 +90,7 @@ class Control {
   // sum, or for each parameter, where the kernels compute.
   void add_squares(Gradients gradients, const std::vector<bool>& active, int64_t number, const Executor::Link& link,
                    bool each, int64_t* words);
-  void reduce(int64_t* words, size_t count, int64_t number, std::string_view what, const Executor::Link& link);
+  void reduce(int64_t* words, size_t count, std::string_view label, const Executor::Link& link);
   bool averaged(size_t p) const { return problem_.grad_sync && holdings_.replicas[p] > 1; }
   kernels::ValueBlock shard(size_t p, const void* data, bool numbered) const {
     return {1,
@@ -105,6 +114,7 @@ class Control {
   Recorder& recorder_;
   const ProgramOf program_;
   const BallotLayout layout_;
+  const bool has_replicas_to_compare_;  // the same on every rank
 
   // On the device, in this order; what is before `squares_` is sent to the host.
   DeviceBytes memory_of_answers_;

@@ -147,18 +147,23 @@ void Overlap::ask(size_t wave) {
   if (settled_) return;
   const auto timed = recorder_.span(muster::Stage::kControl, static_cast<int32_t>(wave));
   ballots_ = fill_in(control_.question(input_.step, *link_.host), gradients_, {}, refusal_);
+  const StepQuestion question = control_.question(input_.step, *link_.host);
+  const auto prints = [&, here = all_here_ && !control_.on_device()](size_t p) {
+    if (waves_of_[p][0] == wave) return PrintChoice::kCompareAndName;
+    return here && waves_of_[p][0] > wave ? PrintChoice::kCompare : PrintChoice::kSkip;
+  };
   if (control_.on_device()) {
-    const BallotLayout layout(groups_.size(), waves_of_.size());
+    const BallotLayout layout(groups_.size(), waves_of_.size(), static_cast<size_t>(question.problem.ranks));
     for (size_t p = 0; p < waves_of_.size(); ++p) {
       if (waves_of_[p][0] <= wave) continue;
-      ballots_.words[layout.zeros - waves_of_.size() + p] = 0;
+      ballots_.words[layout.replicas + p] = 0;
       ballots_.words[layout.present + p] = 0;
     }
-    return control_.enqueue(ballots_, input_.step, wave, program_->waves.size(), link_);
+    return control_.enqueue(gradients_, ballots_, input_.step, {wave, program_->waves.size(), prints}, link_);
   }
+  if (ballots_.refusal.empty()) control_.add_prints(question, gradients_, prints, ballots_.words.data());
   ballots_.words.push_back(all_here_ ? 1 : 0);
-  asked_ = link_.host->all_reduce(std::span<int64_t>(ballots_.words), ReduceOp::kSum,
-                                  fmt::format("step {} agreement {}", input_.step, wave));
+  asked_ = link_.host->all_reduce(std::span<int64_t>(ballots_.words), ReduceOp::kSum, wave_agreement(wave));
 }
 
 void Overlap::agree(size_t wave) {
@@ -169,10 +174,10 @@ void Overlap::agree(size_t wave) {
   settled_ = ballots_.words.back() == link_.host->size();
   ballots_.words.pop_back();
   const StepQuestion question = control_.question(input_.step, *link_.host);
-  const BallotLayout layout(groups_.size(), waves_of_.size());
+  const BallotLayout layout(groups_.size(), waves_of_.size(), static_cast<size_t>(question.problem.ranks));
   const auto open = [&](size_t p) { return !settled_ && waves_of_[p][0] > wave; };
   for (size_t p = 0; p < waves_of_.size(); ++p) {
-    if (open(p)) ballots_.words[layout.zeros - waves_of_.size() + p] = 0;  // replicas are not done with it
+    if (open(p)) ballots_.words[layout.replicas + p] = 0;  // replicas are not done with it
   }
   const std::vector<bool> present = count(question, ballots_.words, ballots_.refusal);
   for (size_t p = 0; p < waves_of_.size(); ++p) {

@@ -174,6 +174,15 @@ struct ValueBlock {
   int64_t number = 0;  // which of several sums or words it counts towards
 };
 
+// Consecutive values whose fingerprint is wanted: a sum that wraps over a hash of each value's bits and place.
+struct PrintRange {
+  int64_t count = 0;
+  const void* data = nullptr;  // null: the fingerprint is 0
+  int64_t word = 0;            // gets `factor` times the fingerprint
+  uint64_t factor = 1;
+  uint64_t total_factor = 0;  // what the word of all ranges gets of it
+};
+
 // Rows of elements of a given width.
 struct CopyBlock {
   int64_t rows = 0;
@@ -264,6 +273,8 @@ class Kernels {
   virtual void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) = 0;
   // Writes 1 to found[number], a word on the device, if there is NaN or infinity in a block of that number.
   virtual void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found) = 0;
+  // Adds fingerprints to words on the device; words[total] is the word of all ranges.
+  virtual void fingerprint(Dtype dtype, std::span<const PrintRange> ranges, int64_t* words, int64_t total) = 0;
   // Writes 0 over them (through the pointers, in spite of their const).
   virtual void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) = 0;
 };

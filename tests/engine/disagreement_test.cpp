@@ -8,6 +8,7 @@
 #include "muster/error.h"
 #include "muster/optimizer.h"
 #include "support/problems.h"
+#include "support/run_ranks.h"
 #include "support/tamper.h"
 #include "support/training.h"
 
@@ -132,6 +133,46 @@ TEST(Disagreement, RefusesBadStepsOnEveryRankAndGoesOn) {
   }
 }
 
+// Ranks that loaded different checkpoints waited for each other's messages, or mixed them up.
+TEST(Disagreement, NamesRanksThatHaveDoneAnotherNumberOfSteps) {
+  test::Training t = training(test::one_parameter({9, 9}, 3));
+  t.steps = 2;
+  std::vector<int64_t> counters(6);
+  counters[4] = 7;  // rank 2
+  std::vector<std::string> said(3);
+  test::run_ranks(3, [&](Communicator& communicator) {
+    test::Training mine = t;
+    mine.options.counters = counters.data() + 2 * communicator.rank();
+    try {
+      test::train_rank(mine, communicator);
+    } catch (const InvalidArgument& error) {
+      said[communicator.rank()] = error.what();
+    }
+  });
+  EXPECT_THAT(said, Each(HasSubstr("ranks disagree on the number of steps done: 0 on ranks 0, 1; 7 on rank 2")));
+}
+
+// Experts that are local to a rank and start from zeros passed for replicas: each rank then applied the update of one.
+TEST(Disagreement, NamesReplicasWithDifferentGradients) {
+  for (const int64_t step : {1, 2, 3, 4, 64}) {
+    Problem problem = test::one_parameter({6, 4}, 4);
+    test::replicate(problem);
+    test::Training t = training(problem);
+    t.steps = static_cast<int>(step);
+    t.gradient = [step](int32_t rank, size_t p, int64_t element, int at) {
+      const bool other = rank == 2 && at + 1 == step;
+      return test::made_up(p, element, static_cast<uint64_t>(at) + (other ? 1000 : 0));
+    };
+    const std::vector<std::string> said = errors(test::train(t));
+    if (step == 3) {  // between two steps that compare
+      EXPECT_THAT(said, Each(""));
+      continue;
+    }
+    EXPECT_THAT(said, Each(HasSubstr("its replicas have different gradients: those of rank 2 are not those of rank 0")))
+        << step;
+  }
+}
+
 TEST(Disagreement, RefusesToGoOnAfterAPeerIsGone) {
   test::Training t = training(test::one_parameter({9, 9}, 3));
   t.timeout = std::chrono::milliseconds(500);
@@ -166,7 +207,7 @@ TEST(Disagreement, DoesNotWaitForARankThatNeverArrives) {
   };
   std::atomic<int> in_time = 0;
   t.failed = [&](Optimizer& optimizer, const std::string& error) {
-    EXPECT_THAT(error, HasSubstr("step 2 broke off: all_reduce 'step 2 agreement'"));
+    EXPECT_THAT(error, HasSubstr("step 2 broke off: all_reduce 'agreement on a step'"));
     if (sleeping > 0) ++in_time;  // the others did not wait for it to wake up
     EXPECT_THROW(optimizer.save("never"), CommError);
   };

@@ -68,24 +68,13 @@ TEST_P(LayoutExact, ManyRanksGiveTheBitsOfOne) {
 
 INSTANTIATE_TEST_SUITE_P(Random, LayoutExact, testing::Range(uint64_t{0}, uint64_t{6}));
 
-// Holders keep the state of all parameters that allow it, or of every other one; one rank keeps it in the engine.
-test::RandomCase with_held_state(test::RandomCase c, uint64_t seed) {
-  for (size_t p = 0; p < c.problem.parameters.size(); ++p) {
-    Parameter& parameter = c.problem.parameters[p];
-    const layout::Partition partition(c.problem.meshes[parameter.layout.mesh], parameter.layout, parameter.shape, "");
-    const bool averaged = c.problem.grad_sync && partition.replicas() > 1;
-    if (!averaged && (seed % 3 != 0 || p % 2 == 0)) parameter.state_keeper = StateKeeper::kHolders;
-  }
-  return c;
-}
-
 class HeldState : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(HeldState, HasTheBitsOfOneRankThatKeepsItItself) {
   constexpr uint64_t kEach = 100;
   int planned = 0;
   for (uint64_t seed = GetParam() * kEach; seed < (GetParam() + 1) * kEach; ++seed) {
-    test::RandomCase c = with_held_state(test::random_case(seed), seed);
+    test::RandomCase c = test::with_held_state(test::random_case(seed), seed);
     if (c.problem.ranks > 10) continue;
     planned += check(seed, c) == Outcome::kSame;
     if (HasFailure()) return;
@@ -99,7 +88,7 @@ TEST(HeldState, OfReplicasHasTheBitsOfOneRank) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     test::RandomCase c = test::random_case(seed);
     if (c.problem.ranks > 4) continue;
-    c = with_held_state(test::in_replicas(std::move(c), 2 + static_cast<int32_t>(seed % 2)), seed);
+    c = test::with_held_state(test::in_replicas(std::move(c), 2 + static_cast<int32_t>(seed % 2)), seed);
     check(seed, c);
     if (HasFailure()) return;
   }

@@ -99,6 +99,27 @@ TEST(Resume, OnOtherRanksOfAnotherLayoutBitForBit) {
   }
 }
 
+// Checkpoints are the same whoever keeps the state: its holders save it and the engine loads it, and the other way.
+TEST(Resume, WhereHoldersKeepTheState) {
+  const auto held = [](Problem problem) {
+    for (Parameter& p : problem.parameters) p.state_keeper = StateKeeper::kHolders;
+    return problem;
+  };
+  for (const bool first : {false, true}) {
+    for (const bool then : {false, true}) {
+      const Directory directory;
+      test::Training before = training(first ? held(on_eight()) : on_eight(), Strategy::kGlobal, 0, kBefore);
+      before.after = [&](Optimizer& optimizer) { optimizer.save(directory.path); };
+      for (const test::RankMemory& rank : test::train(before)) ASSERT_EQ(rank.error, "");
+      test::Training after = training(then ? held(on_three()) : on_three(), Strategy::kGlobal, kBefore, kAfter);
+      after.before = [&](Optimizer& optimizer) { optimizer.load(directory.path); };
+      const test::RankMemory whole =
+          test::train(test::on_one_rank(training(on_eight(), Strategy::kGlobal, 0, kBefore + kAfter)))[0];
+      EXPECT_EQ(test::difference(after.problem, test::train(after), whole), "") << first << then;
+    }
+  }
+}
+
 // Every replica has momentum and variances of its own; one of them is saved, and all load it.
 TEST(Resume, InReplicasThatRecompute) {
   const auto apart = [](test::Training t) {

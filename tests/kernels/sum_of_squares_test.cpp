@@ -129,6 +129,39 @@ int64_t bad_in(Kernels& kernels, Dtype dtype, const ValueBlock& block) {
   return count;
 }
 
+// Of each value with its place, whatever the threads and instruction sets.
+TEST(Fingerprint, IsTheSameForTheSameValuesAndOtherForOthers) {
+  const std::vector<float> values = random_values(100'003, 7);
+  const auto print = [](Kernels& kernels, Dtype dtype, const void* data, int64_t count) {
+    std::vector<int64_t> words(3);
+    const PrintRange ranges[] = {{count, data, 1, 5, 2}, {count, nullptr, 0, 1, 1}};
+    kernels.fingerprint(dtype, ranges, words.data(), 2);
+    EXPECT_EQ(words[0], 0);
+    EXPECT_EQ(static_cast<uint64_t>(words[1]) * 2, static_cast<uint64_t>(words[2]) * 5);
+    return words[1];
+  };
+  const auto count = static_cast<int64_t>(values.size());
+  int64_t expected = 0;
+  int64_t expected_bf16 = 0;
+  for (const cpu::Elementwise* set : all_elementwise()) {
+    for (const int threads : {1, 2, 5}) {
+      const auto kernels = cpu::make_kernels({.threads = threads}, *set);
+      const int64_t mine = print(*kernels, Dtype::kF32, values.data(), count);
+      const std::vector<uint16_t> halves = to_bf16(values);
+      const int64_t half = print(*kernels, Dtype::kBf16, halves.data(), count);
+      if (expected == 0) std::tie(expected, expected_bf16) = std::tuple{mine, half};
+      EXPECT_EQ(mine, expected);
+      EXPECT_EQ(half, expected_bf16);
+      std::vector<float> swapped = values;
+      std::swap(swapped[3], swapped[99'999]);
+      EXPECT_NE(print(*kernels, Dtype::kF32, swapped.data(), count), expected);
+      std::vector<float> negated = values;
+      negated[17] = -negated[17];
+      EXPECT_NE(print(*kernels, Dtype::kF32, negated.data(), count), expected);
+    }
+  }
+}
+
 TEST(NonFinite, IsFoundAndZeroedInPlace) {
   const float inf = std::numeric_limits<float>::infinity();
   for (const cpu::Elementwise* set : all_elementwise()) {

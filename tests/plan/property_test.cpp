@@ -25,7 +25,8 @@ bool may_refuse(const RandomCase& c, const std::string& reason) {
 enum class Outcome { kPlanned, kRefused };
 
 Outcome check_seed(uint64_t seed) {
-  const RandomCase c = random_case(seed);
+  RandomCase c = random_case(seed);
+  if (seed % 4 == 3) c = with_held_state(std::move(c), seed);
   const std::string reproduce = "reproduce: MUSTER_SEED=" + std::to_string(seed) +
                                 " build/tests/plan_test --gtest_filter='Properties.HoldForOneSeed'";
   try {
@@ -72,6 +73,7 @@ TEST(Properties, HoldWhereReplicasHaveTheirOwnOwners) {
     RandomCase c = random_case(seed);
     if (c.problem.ranks > 5) continue;
     c = in_replicas(std::move(c), 2 + static_cast<int32_t>(seed % 2));
+    if (seed % 4 > 1) c = with_held_state(std::move(c), seed);
     c.options.scratch_bytes = 0;
     ASSERT_EQ(violation(c.problem, c.options, planner), "") << "seed " << seed << ", some in each replica";
     ASSERT_EQ(violation(c.problem, c.options, real_planner()), "") << "seed " << seed;

@@ -1,6 +1,7 @@
 #include "support/check_plan.h"
 
 #include <map>
+#include <set>
 #include <stdexcept>
 
 #include <fmt/format.h>
@@ -51,6 +52,7 @@ class Checker {
     }
     check_arrivals();
     check_returns();
+    check_lines();
     check_summary();
   }
 
@@ -153,6 +155,7 @@ class Checker {
         deliver(message, r, message.peer, w, in);
       }
       for (const plan::Segment& segment : all[r].local) deliver(segment, r, r, w, in);
+      for (const plan::LineSegment& lines : all[r].local_lines) deliver(lines, r, r, w, in);
     }
     require(sends == receives, "wave {}: {} messages sent, {} waited for", w, sends, receives);
   }
@@ -162,6 +165,15 @@ class Checker {
             "wave {}: rank {} sends {} bytes to {}, which waits for {}", w, from, sent.bytes, sent.peer,
             expected.bytes);
     require(sent.bytes > 0, "wave {}: rank {} sends nothing to {}", w, from, sent.peer);
+    require(sent.lines.size() == expected.lines.size(), "wave {}: {} line segments, {} expected", w, sent.lines.size(),
+            expected.lines.size());
+    for (size_t i = 0; i < sent.lines.size(); ++i) {
+      const plan::LineSegment& a = sent.lines[i];
+      const plan::LineSegment& b = expected.lines[i];
+      require(a.parameter == b.parameter && a.matrix == b.matrix && a.offset == b.offset &&
+                  a.part.held == b.part.held && a.part.line == b.part.line && a.part.count == b.part.count,
+              "wave {}: rank {} and rank {} differ on line segment {}", w, from, sent.peer, i);
+    }
     require(sent.segments.size() == expected.segments.size(), "wave {}: {} segments, {} expected", w,
             sent.segments.size(), expected.segments.size());
     for (size_t i = 0; i < sent.segments.size(); ++i) {
@@ -178,6 +190,14 @@ class Checker {
   void deliver(const plan::Message& message, int32_t from, int32_t to, int32_t w, bool in) {
     int64_t bytes = message.padding_bytes;
     int64_t end = 0;
+    for (const plan::LineSegment& lines : message.lines) {
+      require(lines.offset >= end, "wave {}: segments of a message overlap", w);
+      require(lines.offset % 4 == 0, "wave {}: a line segment is not aligned", w);
+      end = lines.offset + lines.part.count * 4;
+      require(end <= message.bytes, "wave {}: a segment ends beyond its message", w);
+      deliver(lines, from, to, w, in);
+      bytes += lines.part.count * 4;
+    }
     for (const plan::Segment& segment : message.segments) {
       require(segment.offset >= end, "wave {}: segments of a message overlap", w);
       require(segment.offset % width(segment, in) == 0, "wave {}: a segment is not aligned", w);
@@ -199,6 +219,59 @@ class Checker {
 
   bool sums_replicas(int32_t j) const { return problem_.grad_sync && copies_[j] > 1; }
   bool returns_weights(int32_t j) const { return sums_replicas(j) && copies_[j] == holders_[j]; }
+
+  void deliver(const plan::LineSegment& lines, int32_t from, int32_t to, int32_t w, bool in) {
+    require(plan_.wave[lines.matrix] == w, "the statistics of matrix {} move in wave {}", lines.matrix, w);
+    const int32_t holder = in ? from : to;
+    const int32_t assembler = in ? to : from;
+    const plan::Statistics* const statistics = catalog_.statistics(lines.parameter);
+    require(statistics != nullptr, "parameter {} has no statistics that move", lines.parameter);
+    const layout::Partition& partition = statistics->partition();
+    require(partition.rank(lines.part.position) == holder, "rank {} keeps no statistics of matrix {}", holder,
+            lines.matrix);
+    for (int64_t i = 0; i < lines.part.count; ++i) {
+      const int64_t place = lines.part.held + i;
+      require(place < partition.local_elements(lines.part.position), "line {} of the statistics of rank {}", place,
+              holder);
+      ++(in ? lines_in_ : lines_out_)[{lines.matrix, lines.part.line + i}][{holder, assembler}];
+    }
+  }
+
+  // Every rank that orthogonalizes a matrix has each line once; every rank that keeps a line gets it back once, from
+  // one of those.
+  void check_lines() {
+    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
+      const plan::Statistics* const statistics = catalog_.statistics(catalog_.parameter_of(j));
+      const plan::Matrix& m = catalog_.class_at(j).matrix;
+      if (statistics == nullptr || !m.normuon) continue;
+      std::map<int64_t, std::set<int32_t>> keepers;  // by line
+      for (int32_t position = 0; position < statistics->partition().positions(); ++position) {
+        const plan::Statistics::Part part = statistics->part_of(catalog_.index_in_parameter(j), position);
+        for (int64_t i = 0; i < part.count; ++i) {
+          keepers[part.line + i].insert(statistics->partition().rank(position));
+        }
+      }
+      for (int64_t line = 0; line < m.lines(); ++line) {
+        std::map<int32_t, int32_t> arrived;  // by assembler
+        for (const auto& [pair, count] : lines_in_[{j, line}]) arrived[pair.second] += count;
+        require(arrived.contains(plan_.owner[j]), "line {} of matrix {} does not reach its owner", line, j);
+        for (const auto& [rank, count] : arrived) {
+          require(count == 1, "line {} of matrix {} reaches rank {} {} times", line, j, rank, count);
+        }
+        std::map<int32_t, int32_t> returned;  // by keeper
+        for (const auto& [pair, count] : lines_out_[{j, line}]) {
+          require(arrived.contains(pair.second), "line {} of matrix {} comes back from rank {}", line, j, pair.second);
+          returned[pair.first] += count;
+        }
+        require(returned.size() == keepers[line].size(), "line {} of matrix {} returns to {} of {} ranks", line, j,
+                returned.size(), keepers[line].size());
+        for (const auto& [rank, count] : returned) {
+          require(count == 1 && keepers[line].contains(rank), "line {} of matrix {} returns to rank {} {} times", line,
+                  j, rank, count);
+        }
+      }
+    }
+  }
 
   // Writes down which element came from where, in both buffers' coordinates.
   void deliver(const plan::Segment& segment, int32_t from, int32_t to, int32_t w, bool in) {
@@ -303,8 +376,9 @@ class Checker {
             times += count;
             updater = pair.second;
           }
-          if (!matrix && replicas[element] == 1) {
-            require(times == 0, "element {} of parameter {} is held once and moves", element, p);
+          const bool kept = problem_.parameters[p].state_keeper == StateKeeper::kHolders;
+          if (!matrix && (replicas[element] == 1 || kept)) {
+            require(times == 0, "element {} of parameter {} is updated by its holders and moves", element, p);
             continue;
           }
           require(times == 1, "element {} of parameter {} returns to rank {} {} times", element, p, rank, times);
@@ -373,6 +447,10 @@ class Checker {
   using Element = std::tuple<int32_t, int32_t, int64_t>;
   std::map<Element, std::map<std::pair<int32_t, int32_t>, int32_t>> arrived_;
   std::map<Element, std::map<std::pair<int32_t, int32_t>, int32_t>> returned_;
+  // The same of statistics, by matrix and line.
+  using Line = std::pair<int32_t, int64_t>;
+  std::map<Line, std::map<std::pair<int32_t, int32_t>, int32_t>> lines_in_;
+  std::map<Line, std::map<std::pair<int32_t, int32_t>, int32_t>> lines_out_;
 };
 
 }  // namespace

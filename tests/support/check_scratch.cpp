@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "plan/line_routes.h"
+
 namespace muster::test {
 
 namespace {
@@ -13,6 +15,8 @@ int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 std::vector<int64_t> content(const plan::Message& message) {
   std::vector<int64_t> out{message.bytes};
+  for (const plan::LineSegment& s : message.lines)
+    out.insert(out.end(), {s.matrix, s.part.line, s.part.count, s.offset});
   for (const plan::Segment& s : message.segments) {
     out.insert(out.end(), {s.parameter, s.matrix, s.offset, s.piece.first_offset, s.piece.second_offset});
     for (int d = 0; d < s.piece.box.dims; ++d) {
@@ -116,8 +120,13 @@ void ScratchCheck::count_matrices() {
     for (int32_t r = 0; r < facts_.problem.ranks; ++r) {
       const bool owns = in_each_replica(j) ? assemblers_.contains({j, r}) : r == plan.owner[j];
       const bool assembles = gathered ? facts_.catalog.holders_of(j).find(r) != nullptr : owns;
-      if (assembles && !is_home(j)) assemble(j, {r, w});
-      if (owns || (assembles && transport == Transport::kGather)) workspace_[r] = std::max(workspace_[r], workspace(j));
+      const bool orthogonalizes = owns || (assembles && transport == Transport::kGather);
+      const bool keeps_lines = plan::keeps_all_lines(facts_.catalog, j, r);
+      if (assembles && (!is_home(j) || !keeps_lines)) assemble(j, {r, w});
+      if (orthogonalizes && !keeps_lines) {
+        buffers_[{r, w}].assembled += align(facts_.catalog.class_at(j).matrix.lines() * 4);
+      }
+      if (orthogonalizes) workspace_[r] = std::max(workspace_[r], workspace(j));
     }
   }
   for (int32_t w = 0; w < static_cast<int32_t>(plan.waves.size()); ++w) {

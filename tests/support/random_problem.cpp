@@ -4,6 +4,8 @@
 #include <numeric>
 #include <string>
 
+#include "layout/partition.h"
+
 namespace muster::test {
 
 namespace {
@@ -211,6 +213,16 @@ RandomCase in_replicas(RandomCase c, int32_t replicas) {
   c.options.cost.ranks_per_node = problem.ranks;
   c.options.cost.inter_node_mbps = 10;
   problem.ranks *= replicas;
+  return c;
+}
+
+RandomCase with_held_state(RandomCase c, uint64_t seed) {
+  for (size_t p = 0; p < c.problem.parameters.size(); ++p) {
+    Parameter& parameter = c.problem.parameters[p];
+    const layout::Partition partition(c.problem.meshes[parameter.layout.mesh], parameter.layout, parameter.shape, "");
+    const bool averaged = c.problem.grad_sync && partition.replicas() > 1;
+    if (!averaged && (seed % 3 != 0 || p % 2 == 0)) parameter.state_keeper = StateKeeper::kHolders;
+  }
   return c;
 }
 

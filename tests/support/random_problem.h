@@ -19,4 +19,7 @@ RandomCase random_case(uint64_t seed);
 // best without each other.
 RandomCase in_replicas(RandomCase c, int32_t replicas);
 
+// The same where the holders of parameters keep their state: of all parameters that allow it, or of every other one.
+RandomCase with_held_state(RandomCase c, uint64_t seed);
+
 }  // namespace muster::test

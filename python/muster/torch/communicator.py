@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import queue
+import re
 import threading
+import time
 import warnings
 import weakref
 import zlib
@@ -17,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _muster
+from .roll_call import Report, RollCall
 
 if TYPE_CHECKING:
     from .ranks import Ranks
@@ -81,7 +84,10 @@ class Messages:
     def __init__(self, group: dist.ProcessGroup, timeout: timedelta, background: bool = False) -> None:
         self.group = group
         self._waiting = _Waiting() if background else None
+        self._roll_call = RollCall.of(group)
         self.timeout = timeout
+        self.purpose: str | None = None  # what other ranks are told that this one is at; None: the operation's name
+        self.failed: str | None = None  # why no message can come any more
         self.posted = 0
         # Which one this is of those on the same group: their messages are kept apart.
         self.number = self.made.get(group, 0)
@@ -89,20 +95,48 @@ class Messages:
 
     def post(self, name: str, sends: list[Message], receives: list[Message]) -> Callable[[], None]:
         self.posted += 1
-        started = []
-        for peer, address, size in receives:
-            tensor = _view(address, size)
-            started.append((dist.irecv(tensor, group=self.group, group_src=peer, tag=self._tag(name, size)), tensor))
-        for peer, address, size in sends:
-            tensor = _view(address, size)
-            started.append((dist.isend(tensor, group=self.group, group_dst=peer, tag=self._tag(name, size)), tensor))
+        started: list[tuple[int, Any, torch.Tensor]] = []
+        begin, peer = time.monotonic(), 0
+        try:
+            for peer, address, size in receives:
+                tensor = _view(address, size)
+                work = dist.irecv(tensor, group=self.group, group_src=peer, tag=self._tag(name, size))
+                started.append((peer, work, tensor))
+            for peer, address, size in sends:
+                tensor = _view(address, size)
+                work = dist.isend(tensor, group=self.group, group_dst=peer, tag=self._tag(name, size))
+                started.append((peer, work, tensor))
+        except RuntimeError as error:
+            raise self._failure(Report(self.purpose or name, gone=[peer]), begin, error) from None
 
         def wait() -> None:
-            for work, _ in started:
-                assert work is not None  # only of ranks outside the group
-                work.wait(self.timeout)
+            self._wait_for(name, started)
 
         return wait if self._waiting is None else self._waiting.add(wait)
+
+    def _wait_for(self, name: str, started: list[tuple[int, Any, torch.Tensor]]) -> None:
+        if self.failed is not None:
+            raise _muster.CommError(self.failed)
+        operation, begin = self.purpose or name, time.monotonic()
+        deadline = begin + self.timeout.total_seconds()
+        with self._roll_call.waiting(operation) as waiting:
+            for number, (peer, work, _) in enumerate(started):
+                waiting.peer = peer
+                try:
+                    work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+                except RuntimeError as error:
+                    report = Report(operation, gone=[peer])
+                    if time.monotonic() > deadline - 0.01:  # else the peer closed the connection
+                        rest = {other for other, later, _ in started[number + 1 :] if not _has_ended(later)}
+                        report = Report(operation, late=sorted({peer} | rest))
+                    raise self._failure(report, begin, error) from None
+
+    def _failure(self, report: Report, begin: float, error: RuntimeError) -> _muster.CommError:
+        seconds = time.monotonic() - begin
+        if self.failed is None:
+            reason = re.sub(r"^\[[^]]*\] ", "", str(error).partition("\n")[0]).split(". ")[0]  # without file and advice
+            self.failed = f"{self._roll_call.call(report)} after {seconds:.1f} s ({reason})"
+        return _muster.CommError(self.failed)
 
     def communicator(self) -> _muster.Communicator:
         rank, ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
@@ -112,6 +146,15 @@ class Messages:
         # Ranks that disagree then wait for messages that never come, until the timeout. Gloo would end the process of a
         # rank that receives more bytes than it expects.
         return zlib.crc32(f"{self.number} {self.posted} {size} {name}".encode()) & 0x7FFFFFFF
+
+
+def _has_ended(work: dist.Work) -> bool:
+    """Whether a message was there before its connection was closed."""
+    try:
+        work.wait(timedelta(milliseconds=1))
+    except RuntimeError:
+        return False
+    return True
 
 
 def moves_host_memory(group: dist.ProcessGroup) -> bool:

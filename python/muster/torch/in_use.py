@@ -6,6 +6,8 @@ import os
 import threading
 from types import TracebackType
 
+from .. import _muster
+
 
 class InUse:
     """Which call of which thread is in progress.
@@ -30,9 +32,10 @@ class InUse:
 
     def enter(self, name: str) -> None:
         if self.process not in (None, os.getpid()):
-            raise RuntimeError(
-                f"{name}: this process was forked from process {self.process}, which uses this optimizer; "
-                "make another one in this process"
+            # Before the lock, which the parent may have held, and in the words of the engine's own check.
+            raise _muster.Error(
+                f"this optimizer belongs to process {self.process}, and process {os.getpid()} is a fork of it: make "
+                "another here"
             )
         me = threading.get_ident()
         with self._changed:

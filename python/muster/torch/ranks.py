@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from .. import _muster
 from .communicator import Messages, moves_host_memory
+from .roll_call import GRACE, Report, RollCall
 
 TIMEOUT = timedelta(minutes=10)
 
@@ -49,8 +50,7 @@ class Ranks:
         try:
             everybody = self._gather((what, mine), later)
         except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            self.broken = f"{what}: after {time.monotonic() - begin:.1f} s of waiting for all ranks: {reason}"
+            self.broken = f"{what}: {self._why(what, time.monotonic() - begin, error)}"
             raise _muster.CommError(self.broken) from None
         for rank, (theirs, _) in enumerate(everybody):
             if theirs != everybody[0][0]:
@@ -59,12 +59,16 @@ class Ranks:
 
     def _gather(self, mine: Any, later: timedelta) -> list[Any]:
         if self._messages is None:  # by the process group's own timeout
+            assert self.group is not None
             everybody: list[Any] = [None] * self.size
-            dist.all_gather_object(everybody, mine, group=self.group)
+            with RollCall.of(self.group).waiting(mine[0]):
+                dist.all_gather_object(everybody, mine, group=self.group)
             return everybody
         # Not by torch's collectives: one that is given up stays under way, and a process cannot end before its group's
         # timeout; and another that is under way could be taken for it.
-        self._messages.timeout = self.timeout + later
+        # A rank that comes later because another operation failed there has held a roll call.
+        grace = timedelta(seconds=2 * GRACE) if later else timedelta(0)
+        self._messages.timeout, self._messages.purpose = self.timeout + later + grace, mine[0]
         data = pickle.dumps(mine)
         try:
             digests = self._communicator.gather(blake2b(data).digest(), "ranks")
@@ -73,6 +77,16 @@ class Ranks:
             return [pickle.loads(theirs) for theirs in self._communicator.gather(data, "ranks")]
         finally:
             self._messages.timeout = self.timeout
+
+    def _why(self, what: str, seconds: float, error: RuntimeError) -> str:
+        """Which ranks did not come."""
+        if self._messages is not None and self._messages.failed is not None:
+            return self._messages.failed
+        reason = str(error).partition("\n")[0]
+        if self._messages is not None or self.group is None:
+            return reason
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        return f"{RollCall.of(self.group).call(Report(what, late=others))} after {seconds:.1f} s ({reason})"
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:

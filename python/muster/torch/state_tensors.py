@@ -41,7 +41,11 @@ def zero_statistics(parameter: torch.Tensor, statistics: Statistics) -> torch.Te
     memory = torch.zeros(statistics.local_shape, dtype=torch.float32, device=local(parameter.detach()).device)
     if not isinstance(parameter, DTensor):
         return memory
-    placements = [Replicate() if dim is None else Shard(dim) for dim in statistics.dims]
+    last = len(statistics.shape) - 1
+    placements = [
+        Replicate() if dim is None else own if dim < last else Shard(dim)  # a batch dimension is cut as the parameter's
+        for dim, own in zip(statistics.dims, parameter.placements)
+    ]
     return _spread(memory, parameter, statistics.shape, placements)
 
 

@@ -168,7 +168,7 @@ class CpuKernels final : public Kernels {
   void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges) override {
     check_dtype(options.grad, "gradient");
     const AdamWOptions clipped = with_clip(options);
-    each_piece(pool_, ranges, cut_of_range, [&](const ElementRange& range, const Piece& piece, int) {
+    each_piece(pool_, ranges, cut_of_range<ElementRange>, [&](const ElementRange& range, const Piece& piece, int) {
       if (sits_out(range)) return;
       AdamWOptions own = clipped;
       if (range.updates != nullptr) own.step = *range.updates + 1;
@@ -179,7 +179,7 @@ class CpuKernels final : public Kernels {
   void lion(const LionOptions& options, std::span<const ElementRange> ranges) override {
     check_dtype(options.grad, "gradient");
     const LionOptions clipped = with_clip(options);
-    each_piece(pool_, ranges, cut_of_range, [&](const ElementRange& range, const Piece& piece, int) {
+    each_piece(pool_, ranges, cut_of_range<ElementRange>, [&](const ElementRange& range, const Piece& piece, int) {
       if (sits_out(range)) return;
       elementwise_.lion(clipped, part_of(range, options.grad, options.form, piece));
     });
@@ -243,6 +243,20 @@ class CpuKernels final : public Kernels {
     });
   }
 
+  void fingerprint(Dtype dtype, std::span<const PrintRange> ranges, int64_t* words, int64_t total) override {
+    check_dtype(dtype, "values");
+    each_piece(pool_, ranges, cut_of_range<PrintRange>, [&](const PrintRange& range, const Piece& piece, int) {
+      if (range.data == nullptr) return;
+      const void* const data = advance(range.data, piece.column * byte_size(dtype));
+      const uint64_t sum = elementwise_.fingerprint(dtype, data, piece.columns, piece.column);
+      const auto add = [](int64_t& word, uint64_t value) {
+        std::atomic_ref(word).fetch_add(static_cast<int64_t>(value), std::memory_order_relaxed);
+      };
+      add(words[range.word], sum * range.factor);
+      add(words[total], sum * range.total_factor);
+    });
+  }
+
   void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
     check_dtype(dtype, "values");
     each_piece(pool_, blocks, cut_of<ValueBlock>, [&](const ValueBlock& block, const Piece& piece, int) {
@@ -276,7 +290,10 @@ class CpuKernels final : public Kernels {
   static Cut cut_of(const Block& block) {
     return Cut(block.rows, block.columns);
   }
-  static Cut cut_of_range(const ElementRange& range) { return Cut(1, range.count); }
+  template <typename Range>
+  static Cut cut_of_range(const Range& range) {
+    return Cut(1, range.count);
+  }
 
   static const void* row_of(Dtype dtype, const ValueBlock& block, const Piece& piece, int64_t row) {
     return advance(block.data, ((piece.row + row) * block.stride + piece.column) * byte_size(dtype));

@@ -26,6 +26,8 @@ struct Elementwise {
   // to[j] = values[j] * factor, or * factors[j] where that is given; multiplied in f32 and rounded to `wire`.
   void (*scale_to_wire)(const float* values, int64_t count, float factor, const float* factors, Dtype wire, void* to);
 
+  // The sum over j of value_print(values[j], place + j).
+  uint64_t (*fingerprint)(Dtype dtype, const void* values, int64_t count, int64_t place);
   bool (*all_finite)(Dtype dtype, const void* values, int64_t count);
   void (*zero_non_finite)(Dtype dtype, void* values, int64_t count);
 };

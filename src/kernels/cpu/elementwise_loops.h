@@ -252,6 +252,17 @@ void scale_to_wire(const float* values, int64_t count, float factor, const float
 
 MUSTER_INLINE bool non_finite(float x) { return (bits_of(x) & 0x7f800000u) == 0x7f800000u; }
 
+uint64_t fingerprint(Dtype dtype, const void* values, int64_t count, int64_t place) {
+  uint64_t sum = 0;
+  with_dtype(dtype, [&]<typename T>(Type<T>) {
+    const T* x = static_cast<const T*>(values);
+    uint64_t found = 0;
+    for (int64_t j = 0; j < count; ++j) found += value_print(load(x[j]), place + j);
+    sum = found;
+  });
+  return sum;
+}
+
 bool all_finite(Dtype dtype, const void* values, int64_t count) {
   uint32_t bad = 0;
   with_dtype(dtype, [&]<typename T>(Type<T>) {
@@ -283,6 +294,7 @@ constexpr Elementwise elementwise_table(const char* name) {
           .add_squares = add_squares,
           .normalize = normalize,
           .scale_to_wire = scale_to_wire,
+          .fingerprint = fingerprint,
           .all_finite = all_finite,
           .zero_non_finite = zero_non_finite};
 }

@@ -44,6 +44,11 @@ MUSTER_INLINE uint64_t mix(uint64_t z) {
 
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
 
+// What a value adds to a fingerprint: other for every place and every change of its bits.
+MUSTER_INLINE uint64_t value_print(float x, int64_t place) {
+  return mix(static_cast<uint64_t>(place) * 0x9e3779b97f4a7c15 + bits_of(x) + 1);
+}
+
 MUSTER_INLINE uint64_t rounding_key(const Rounding& rounding, uint64_t stream) {
   return mix(mix(mix(rounding.seed + kGolden) ^ (rounding.step + kGolden)) ^ (stream + kGolden));
 }

@@ -111,6 +111,9 @@ class CudaKernels final : public Kernels, public Stream {
   void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found) override {
     cuda::find_non_finite(dtype, blocks, found, queue_);
   }
+  void fingerprint(Dtype dtype, std::span<const PrintRange> ranges, int64_t* words, int64_t total) override {
+    cuda::fingerprint(dtype, ranges, words, total, queue_);
+  }
   void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
     cuda::zero_non_finite(dtype, blocks, queue_);
   }

@@ -219,6 +219,52 @@ __global__ void __launch_bounds__(kThreads) zero_kernel(Call<NoOptions, ValueBlo
   each<kVector<T>, 4>(body, chunk);
 }
 
+template <typename T>
+struct PrintBody {
+  template <int N>
+  struct Values {
+    T values[N];
+  };
+
+  Operand<const T> data;
+  int64_t first;  // place of the chunk's first value
+  uint64_t sum = 0;
+
+  __device__ PrintBody(const PrintRange& range, const Chunk& chunk)
+      : data(static_cast<const T*>(range.data), 0, chunk), first(chunk.column) {}
+
+  template <int N>
+  __device__ bool aligned(const Chunk& chunk) const {
+    return data.template aligned<N>(chunk);
+  }
+  template <int N>
+  __device__ void read(Place p, Values<N>& v) const {
+    cuda::read(v.values, data.at(p));
+  }
+  template <int N>
+  __device__ void write(Place p, Values<N>& v) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += cpu::value_print(cpu::load(v.values[i]), first + p.column + i);
+  }
+};
+
+struct PrintOptions {
+  unsigned long long* words;
+  int64_t total;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) print_kernel(Call<PrintOptions, PrintRange> call) {
+  const auto [range, chunk] = call.part();
+  if (range.data == nullptr) return;
+  PrintBody<T> body(range, chunk);
+  each<kVector<T>, 4>(body, chunk);
+  const uint64_t sum = warp_sum(body.sum);
+  if (threadIdx.x % kWarp != 0) return;
+  atomicAdd(call.options->words + range.word, sum * range.factor);
+  if (range.total_factor != 0) atomicAdd(call.options->words + call.options->total, sum * range.total_factor);
+}
+
 unsigned long long* counters(int64_t* words) { return reinterpret_cast<unsigned long long*>(words); }
 
 }  // namespace
@@ -232,6 +278,12 @@ void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words
 void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found, Queue& queue) {
   with_dtype(dtype, "values", [&]<typename T>(Type<T>) {
     enqueue("find non-finite", find_kernel<T>, FindOptions{found}, blocks, queue);
+  });
+}
+
+void fingerprint(Dtype dtype, std::span<const PrintRange> ranges, int64_t* words, int64_t total, Queue& queue) {
+  with_dtype(dtype, "values", [&]<typename T>(Type<T>) {
+    enqueue("fingerprint", print_kernel<T>, PrintOptions{counters(words), total}, ranges, queue);
   });
 }
 

@@ -21,6 +21,7 @@ TEST_P(LayoutExactOnDevice, ManyRanksGiveTheBitsOfOne) {
   std::set<Strategy> strategies;
   for (uint64_t seed = GetParam() * 10'000; planned < kProblems; ++seed) {
     test::RandomCase c = test::random_case(seed);
+    if (seed % 2 == 1) c = test::with_held_state(std::move(c), seed);
     if (c.problem.ranks > 6) continue;
     const int32_t ranks_per_node = c.options.cost.ranks_per_node;
     c.options.cost = test::gpu_table();

@@ -82,6 +82,9 @@ class HostStream final : public Kernels, public Stream {
   void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found) override {
     later([=, this, blocks = own(blocks)] { cpu_->find_non_finite(dtype, blocks, found); });
   }
+  void fingerprint(Dtype dtype, std::span<const PrintRange> ranges, int64_t* words, int64_t total) override {
+    later([=, this, ranges = own(ranges)] { cpu_->fingerprint(dtype, ranges, words, total); });
+  }
   void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
     later([=, this, blocks = own(blocks)] { cpu_->zero_non_finite(dtype, blocks); });
   }

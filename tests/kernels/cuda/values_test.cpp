@@ -128,6 +128,27 @@ TEST_F(Values, FindsTheOneThatIsNotFinite) {
   }
 }
 
+TEST_F(Values, FingerprintsAreThoseOfTheCpu) {
+  const auto cpu = make_cpu_kernels({.threads = 1});
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    for (const size_t skipped : {0, 1, 3}) {  // aligned, and not
+      constexpr int64_t kCount = 100'003;
+      const Bytes bytes = wild_bytes(dtype, kCount + skipped, 5, false);
+      const DeviceVector<std::byte> device(bytes);
+      const size_t first = skipped * element_bytes(dtype);
+      std::vector<int64_t> expected(4);
+      const PrintRange here[] = {{kCount, bytes.data() + first, 1, 5, 3}, {7, nullptr, 0}, {9, bytes.data(), 2, 1, 1}};
+      cpu->fingerprint(dtype, here, expected.data(), 3);
+      const DeviceVector<int64_t> words(std::vector<int64_t>(4, 0));
+      const PrintRange there[] = {
+          {kCount, device.data() + first, 1, 5, 3}, {7, nullptr, 0}, {9, device.data(), 2, 1, 1}};
+      fingerprint(dtype, there, words.data(), 3, queue());
+      queue().synchronize();
+      EXPECT_EQ(words.values(), expected);
+    }
+  }
+}
+
 TEST_F(Values, WhatLiesBetweenRowsIsNotLookedAt) {
   const std::vector<float> values(4000, std::numeric_limits<float>::quiet_NaN());
   DeviceVector<float> device(values);
