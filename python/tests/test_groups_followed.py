@@ -139,6 +139,9 @@ def test_unknown_keys_pass_through_and_misspelled_ones_do_not() -> None:
             muster.torch.NorMuon([{"params": weights[:1], key: 1}])
         with pytest.raises(ValueError, match=f"'{key}'.*'{known}'"):
             muster.torch.NorMuon(weights[:1], **{key: 1})
+    for key, ours in (("ns_steps", "coefficients="), ("ns_coefficients", "coefficients="), ("adjust_lr_fn", "scale=")):
+        with pytest.raises(ValueError, match=f"'{key}' is of torch.optim.Muon; give {ours}"):
+            muster.torch.Muon(weights[:1], **{key: None})
     with pytest.raises(ValueError, match="'overlp'.*'overlap'"):
         muster.torch.NorMuon(weights[:1], overlp=True)
     with pytest.raises(ValueError, match="'bf16_weights' belongs to the optimizer"):
