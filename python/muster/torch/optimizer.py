@@ -181,7 +181,7 @@ class NorMuon(CheckpointedOptimizer):
         return loss
 
     def _end_backward(self, overlap: Overlap) -> Built:
-        """The engine for what backward has not done. Before the first step waves are planned in the order of backward."""
+        """The engine for what backward has not done. The first backward gives the order in which waves are planned."""
         if getattr(self, "found_inf", None) is not None:
             self.found_inf = None
             overlap.error = overlap.error or SCALED

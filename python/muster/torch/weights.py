@@ -12,8 +12,8 @@ from .layout import local
 
 _data_ptr = torch.Tensor.data_ptr
 NOT_CONTIGUOUS = (
-    "overlap=True: parameter '{}' is not contiguous, strides {} of shape {}: its weights would have to be copied before "
-    "and after each step"
+    "overlap=True: parameter '{}' is not contiguous, strides {} of shape {}: its weights would have to be copied"
+    " before and after each step"
 )
 
 
