@@ -133,7 +133,7 @@ def test_resumes_bit_for_bit_and_follows_what_moves(bf16_weights: str) -> None:
 def test_bad_input_names_the_parameter() -> None:
     mixed = [("a", nn.Parameter(torch.zeros(4, 4, device="cuda"))), ("b", nn.Parameter(torch.zeros(4, 4)))]
     with pytest.raises(ValueError, match="'b' is on cpu, others are on cuda:0"):
-        muster.torch.NorMuon(mixed)
+        muster.torch.NorMuon(mixed).plan(verbose=False)
     weight = nn.Parameter(torch.zeros(4, 4, device="cuda"))
     optimizer = muster.torch.NorMuon([("w", weight)], non_finite="error")
     weight.grad = torch.full_like(weight, float("nan"))

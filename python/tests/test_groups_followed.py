@@ -129,7 +129,8 @@ def test_unknown_keys_pass_through_and_misspelled_ones_do_not() -> None:
     optimizer = muster.torch.NorMuon([group], foreach=False, my_tag="x")
     _steps(optimizer, weights, range(2))
     kept = optimizer.param_groups[0]
-    assert (kept["fused"], kept["name"], kept["mine"], kept["foreach"], kept["my_tag"]) == (True, "blocks", [1], False, "x")
+    expected = {"fused": True, "name": "blocks", "mine": [1], "foreach": False, "my_tag": "x"}
+    assert {key: kept[key] for key in expected} == expected
     loaded = copy.deepcopy(optimizer.state_dict())
     loaded["param_groups"][0]["theirs"] = 5
     optimizer.load_state_dict(loaded)
@@ -139,6 +140,9 @@ def test_unknown_keys_pass_through_and_misspelled_ones_do_not() -> None:
             muster.torch.NorMuon([{"params": weights[:1], key: 1}])
         with pytest.raises(ValueError, match=f"'{key}'.*'{known}'"):
             muster.torch.NorMuon(weights[:1], **{key: 1})
+    for key, ours in (("ns_steps", "coefficients="), ("ns_coefficients", "coefficients="), ("adjust_lr_fn", "scale=")):
+        with pytest.raises(ValueError, match=f"'{key}' is of torch.optim.Muon; give {ours}"):
+            muster.torch.Muon(weights[:1], **{key: None})
     with pytest.raises(ValueError, match="'overlp'.*'overlap'"):
         muster.torch.NorMuon(weights[:1], overlp=True)
     with pytest.raises(ValueError, match="'bf16_weights' belongs to the optimizer"):

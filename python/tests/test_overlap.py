@@ -209,6 +209,33 @@ def test_a_step_that_went_wrong_is_not_taken_for_whole(late, match: str, tmp_pat
     _train(model, optimizer, range(2, 4))
 
 
+def test_groups_that_change_before_backward_are_followed() -> None:
+    """Its first backward is watched again, and the state goes on."""
+    model, twin = _Model(), _Model()
+    optimizer, plain = _optimizer(model, overlap=True), _optimizer(twin)
+    for each, its in ((model, optimizer), (twin, plain)):
+        _train(each, its, range(2))
+        params = its.param_groups[0]["params"]
+        place = next(i for i, p in enumerate(params) if p is each.last.weight)
+        params[place] = each.last.weight = nn.Parameter(each.last.weight.detach().clone())
+    assert max(_train(model, optimizer, range(2, 6))) == 2
+    _train(twin, plain, range(2, 6))
+    assert _same(model, twin)
+
+
+def test_groups_that_change_within_a_step_are_refused() -> None:
+    model = _Model()
+    optimizer = _optimizer(model, overlap=True)
+    _train(model, optimizer, range(2))
+    optimizer.zero_grad()
+    _loss(model, 2).backward()
+    optimizer.param_groups[0]["params"].append(nn.Parameter(torch.ones(4, 4)))
+    with pytest.raises(ValueError, match="param groups were changed after backward"):
+        optimizer.step()
+    with pytest.raises(muster.CommError, match="step 3 broke off"):
+        optimizer.step()
+
+
 def test_what_cannot_be_had_together_is_refused() -> None:
     model = _Model()
     for policy in ("error", "skip_step", "zero"):

@@ -302,6 +302,16 @@ def test_what_two_ranks_saved_three_resume_bit_for_bit(layout: str, variant: str
     run_ranks(3, _resume, layout, variant, str(tmp_path))
 
 
+@pytest.mark.parametrize("form", ["nearest", "stochastic", "mantissa"])
+def test_the_fake_step_of_torch_makes_state_and_leaves_weights_alone(form: str) -> None:
+    """torch.distributed.checkpoint steps with gradients and learning rates of zero to learn what state there is."""
+    model, start = _model(torch.bfloat16), _model(torch.bfloat16)
+    optimizer = _optimizer(model, bf16_weights=form, weight_decay=0.1)
+    state = get_optimizer_state_dict(model, optimizer)
+    assert not state["state"]["0.weight"]["momentum"].any()
+    assert _same(model, start) and optimizer.param_groups[0]["lr"] == 0.05
+
+
 def _titan(rank: int, ranks: int) -> None:
     """As torchtitan's container: flat, into an optimizer that nothing has used, without a state_dict of it before."""
     model, twin = (_sharded(_model()) for _ in range(2))

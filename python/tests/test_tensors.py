@@ -215,7 +215,7 @@ def test_maximize_negates_gradients_and_leaves_them_alone(overlap: bool) -> None
 def test_a_convolution_without_flatten_is_refused() -> None:
     weight = nn.Parameter(torch.ones(8, 3, 3, 3))
     with pytest.raises(ValueError, match=r"'w': shape \(8, 3, 3, 3\).*flatten=True"):
-        muster.torch.Muon([("w", weight)]).plan(verbose=False)
+        muster.torch.Muon([("w", weight)])
     for options in ({"flatten": True}, {"view": (8, 27)}, {"algorithm": "lion"}):
         muster.torch.Muon([("w", weight)], **options).plan(verbose=False)
     muster.torch.Muon([("stack", nn.Parameter(torch.ones(8, 3, 9)))]).plan(verbose=False)

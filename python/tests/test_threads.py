@@ -188,7 +188,7 @@ def test_a_forked_child_is_told_to_make_its_own_optimizer(threads: int) -> None:
 
     def work() -> None:
         for call in (optimizer.step, optimizer.state_dict, optimizer.grad_norm, optimizer.plan, optimizer.stats):
-            with pytest.raises(RuntimeError, match=f"forked from process {os.getppid()}"):
+            with pytest.raises(RuntimeError, match=f"belongs to process {os.getppid()}"):
                 call()
 
     assert _in_child(work) == 0

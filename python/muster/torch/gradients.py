@@ -111,10 +111,12 @@ class Gradients:
         if mine.dtype is not dtype:
             if mine.dtype not in DTYPES:
                 raise ValueError(
-                    f"parameter '{self._names[index]}': its gradient is {mine.dtype}; float32 and bfloat16 are supported"
+                    f"parameter '{self._names[index]}': its gradient is {mine.dtype};"
+                    " float32 and bfloat16 are supported"
                 )
             if dtype is torch.bfloat16 and not self._fixed:
-                raise OtherDtype(f"parameter '{self._names[index]}': its gradient is {mine.dtype}, it was {dtype} before")
+                name = self._names[index]
+                raise OtherDtype(f"parameter '{name}': its gradient is {mine.dtype}, it was {dtype} before")
         out = mine.detach().to(dtype).contiguous()
         return torch.neg(out) if index in self.negated else out
 

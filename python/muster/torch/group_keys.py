@@ -22,6 +22,13 @@ _FOREIGN = {
     "lr_decay", "lr_scale",
 }  # fmt: skip
 
+#: Keywords of torch.optim.Muon that change the update, and ours.
+_TRANSLATED = {
+    "ns_steps": "coefficients=[(a, b, c)] * ns_steps",
+    "ns_coefficients": "coefficients=[(a, b, c)] * ns_steps",
+    "adjust_lr_fn": 'scale="jordan" for "original", scale="rms" for "match_rms_adamw"',
+}
+
 
 def check_keys(group: Mapping[str, Any], options: Iterable[str] = ()) -> None:
     """Raises ValueError for a key that looks like a misspelled one of ours. Other keys pass through, untouched.
@@ -34,6 +41,8 @@ def check_keys(group: Mapping[str, Any], options: Iterable[str] = ()) -> None:
             continue
         if key in options:
             raise ValueError(f"param group: {key!r} belongs to the optimizer as a whole: give it to the constructor")
+        if key in _TRANSLATED:
+            raise ValueError(f"param group: {key!r} is of torch.optim.Muon; give {_TRANSLATED[key]}")
         near = _nearest(key, ours)
         if near is not None:
             raise ValueError(f"param group: unknown key {key!r}; did you mean {near!r}?")

@@ -128,6 +128,24 @@ def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[i
     return [rows // heads] * heads
 
 
+def check_shape(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> None:
+    """Raises ValueError naming the parameter if a matrix algorithm cannot tell rows from columns."""
+    if group["algorithm"] not in MATRIX_ALGORITHMS:
+        return
+    if len(shape) < 2 and not group["view"]:
+        raise ValueError(
+            f"parameter '{name}': shape {tuple(shape)} has no matrix for {group['algorithm']}; "
+            "put it into a group with algorithm='adamw'"
+        )
+    if len(shape) > 3 and not group["view"] and not group["flatten"]:
+        raise ValueError(
+            f"parameter '{name}': shape {tuple(shape)}: a convolution is a matrix with flatten=True (dimension 0"
+            " against all others); give a view=(..., rows, columns) if it is a stack of matrices"
+        )
+    if group["view"] and len(group["view"]) < 2:
+        raise ValueError(f"parameter '{name}': view {tuple(group['view'])}: expected rows and columns at least")
+
+
 def make_parameter(
     name: str, shape: tuple[int, ...], dtype: _muster.Dtype, group: Mapping[str, Any]
 ) -> _muster.Parameter:
@@ -145,18 +163,7 @@ def make_parameter(
     if not (math.isfinite(out.multiplier) and out.multiplier >= 0):
         raise ValueError(f"parameter '{name}': lr_mul {out.multiplier}: expected a number of at least 0")
     if group["algorithm"] in MATRIX_ALGORITHMS:
-        if len(shape) < 2 and not group["view"]:
-            raise ValueError(
-                f"parameter '{name}': shape {tuple(shape)} has no matrix for {group['algorithm']}; "
-                "put it into a group with algorithm='adamw'"
-            )
-        if len(shape) > 3 and not group["view"] and not group["flatten"]:
-            raise ValueError(
-                f"parameter '{name}': shape {tuple(shape)}: a convolution is a matrix with flatten=True (dimension 0"
-                " against all others); give a view=(..., rows, columns) if it is a stack of matrices"
-            )
-        if group["view"] and len(group["view"]) < 2:
-            raise ValueError(f"parameter '{name}': view {tuple(group['view'])}: expected rows and columns at least")
+        check_shape(name, shape, group)
         out.matrices = _muster.MatrixSpec(
             list(group["view"] or ()),
             bool(group["flatten"]),

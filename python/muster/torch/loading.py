@@ -131,8 +131,8 @@ def check_entries(
         entries, own, its = given.entries.get(place, {}), owned[tensor], of_engine.get(name, {})
         if its and entries and not its.keys() & entries.keys():
             raise ValueError(
-                f"state_dict: it has no {', '.join(its)} of '{name}': flatten_optimizer_state_dict loads only entries of"
-                " opt.state, which has none that only the engine keeps; load a nested state_dict, or give"
+                f"state_dict: it has no {', '.join(its)} of '{name}': flatten_optimizer_state_dict loads only entries"
+                " of opt.state, which has none that only the engine keeps; load a nested state_dict, or give"
                 " replicate_state=True"
             )
         ignored += [f"{name}: {entry}" for entry in entries if entry not in own and entry not in its]

@@ -37,16 +37,22 @@ Result = TypeVar("Result")
 class NorMuon(CheckpointedOptimizer):
     """NorMuon for matrices, with AdamW or Lion groups beside it, on one rank or many.
 
-    All ranks of ``process_group`` (default: the world, where torch.distributed is initialized) make the same calls:
-    construction, ``step``, ``state_dict`` and so on are collective. The same gradients give the same bits under any
-    sharding and on any number of ranks.
+    All ranks of ``process_group`` (default: the world, where torch.distributed is initialized) make the same calls of
+    ``step``, ``save``, ``load`` and so on. The same gradients give the same bits under any sharding and on any number
+    of ranks.
+
+    The constructor plans nothing. The first use (``step``, ``grad_norm``, ``plan``, or a ``load_state_dict`` with
+    state) reads the layouts of the tensors in ``param_groups``, and so does a step after these have changed: a
+    framework may shard the model and replace tensors after the optimizer was made. Then ``opt.state`` has real tensors,
+    which the engine updates in place: docs/torch.md has their names. One thread uses an optimizer at a time.
 
     Args:
         params: tensors, (name, tensor) pairs, or groups of either. ``muster.torch.param_groups(model)`` makes them; the
-            keys of a group are those of ``muster.torch.groups.DEFAULTS``. Parameters are float32 or bfloat16, all on
-            the CPU or all on one CUDA device, contiguous: plain tensors (alike on all ranks, as DDP keeps them) or
-            DTensors. Those of a matrix group have the shape (output, input), or (..., output, input): a stack; those of
-            AdamW and Lion any shape. Gradients have the shape, dtype and layout of their parameters.
+            keys of a group are those of ``muster.torch.groups.DEFAULTS``, and any other key is left alone. Parameters
+            are float32 or bfloat16, all on the CPU or all on one CUDA device: plain tensors (alike on all ranks, as DDP
+            keeps them) or DTensors. Those of a matrix group have the shape (output, input), or (stack, output, input);
+            those of AdamW and Lion any shape. Gradients have the shape and layout of their parameters, in float32 or
+            bfloat16. Tensors that are not contiguous cost a copy per step.
         lr: learning rate of every group without its own; so are the next arguments. Default 0.02.
         weight_decay: decoupled, per step, times lr. Default 0.
         momentum: of Muon and NorMuon. Default 0.95.
@@ -61,11 +67,14 @@ class NorMuon(CheckpointedOptimizer):
         bf16_weights: how bfloat16 weights are rounded: "nearest" (default), "stochastic", or exact by a "master"
             (float32 copy) or a "mantissa" (16 more bits) that this optimizer keeps.
         grad_sync: Muster averages gradients of plain tensors itself: train without DDP. Default False.
+        replicate_state: every replica of a parameter keeps all of its state, so that one rank alone can save. False:
+            each element's state is kept once, and ``state_dict`` is a call of all ranks. Default None: True, unless
+            ``grad_sync``, with which it is not possible.
         non_finite: "ignore" (default), "error", "skip_step" or "zero": what to do about NaN and infinity in gradients.
         overlap: waves of the step start while backward runs, as their gradients come; see docs/torch.md. Default False.
         strategy, waves, scratch_mib: how to plan; see docs/planner.md. Default "global", 0 (chosen), 1024.
         threads: of one rank, on the CPU; default torch.get_num_threads().
-        graph: on CUDA a step is recorded once and replayed (default); off: for whoever looks for an error.
+        graph: on CUDA a step is captured once and replayed (default); set False when debugging.
         seed: of stochastic rounding. Default 0.
     """
 
@@ -161,21 +170,18 @@ class NorMuon(CheckpointedOptimizer):
         with self._use.call("step"):
             self._drop_consolidated()
             begin_ns = time.monotonic_ns()
-            built = self._ready() if self._overlap is None else self._end_backward(self._overlap)
-            options = built.step_options
-            options.trace = timeline.recording()
             try:
-                self._run(lambda built, gradients: built.engine.step(gradients, built.step_options))
+                built = self._ready() if self._overlap is None else self._end_backward(self._overlap)
+                built = self._run(built, lambda built, gradients: built.engine.step(gradients, built.step_options))[0]
             finally:
                 if self._overlap is not None:
                     self._end_step(self._overlap)
-            if options.trace:
-                built = self._ready()
+            if built.step_options.trace:
                 timeline.record(f"{type(self).__name__} step {built.engine.steps}", begin_ns, built.engine.trace())
         return loss
 
     def _end_backward(self, overlap: Overlap) -> Built:
-        """The engine for what backward has not done. Before the first step waves are planned in the order of backward."""
+        """The engine for what backward has not done. The first backward gives the order in which waves are planned."""
         if getattr(self, "found_inf", None) is not None:
             self.found_inf = None
             overlap.error = overlap.error or SCALED
@@ -254,7 +260,7 @@ class NorMuon(CheckpointedOptimizer):
     def _norm(self, error: str | None) -> float:
         if self._overlap is not None:
             raise ValueError(CLIPPED)
-        return self._run(lambda built, gradients: built.engine.grad_norm(gradients), error)
+        return self._run(self._ready(), lambda built, gradients: built.engine.grad_norm(gradients), error)[1]
 
     @torch.no_grad()
     def clip_grad_norm(self, max_norm: float) -> float:
@@ -267,9 +273,14 @@ class NorMuon(CheckpointedOptimizer):
                 torch._foreach_mul_(mine, scale)
             return norm
 
-    def _run(self, work: Callable[[Built, list[int]], Result], error: str | None = None) -> Result:
-        """Calls the engine with the addresses of this rank's gradients, in the order of the current stream."""
-        built = self._built if self._begun and self._built is not None else self._ready()
+    def _run(
+        self, built: Built, work: Callable[[Built, list[int]], Result], error: str | None = None
+    ) -> tuple[Built, Result]:
+        """Calls the engine with the addresses of this rank's gradients, in the order of the current stream.
+
+        Returns the engine too: where gradients have another dtype than before, it is a new one.
+        """
+        built.step_options.trace = timeline.recording()
         addresses: list[int] = []
         try:
             self._prepare(built)
@@ -279,8 +290,8 @@ class NorMuon(CheckpointedOptimizer):
             built.weights.copy_in()
         except OtherDtype as other:
             if not self._begun:
-                self._plan_again()  # which reads the dtypes of the gradients that are there
-                return self._run(work, error)
+                # It reads the dtypes of the gradients that are there.
+                return self._run(self._plan_again(), work, error)
             error, addresses = str(other), []
         except (ValueError, TypeError, RuntimeError) as caught:  # out of memory, say
             error, addresses = str(caught), []
@@ -295,7 +306,7 @@ class NorMuon(CheckpointedOptimizer):
             remedies = with_remedies(str(refused), dict(zip(built.names, built.tensors)))
             raise (found or ValueError(remedies)) from None
         built.weights.copy_back()
-        return out
+        return built, out
 
     # Reports.
 

@@ -16,8 +16,9 @@ def name_parameters(
 ) -> list[list[str]]:
     """By group: the names torch was given, without what wrappers put in front; else by group and place.
 
-    Where lists of params were changed by hand, ``param_names`` may not correspond any more: a tensor ``known`` by one of
-    its names keeps that name, another has the name at its place unless that is taken. ``param_names`` is made to match.
+    Where lists of params were changed by hand, ``param_names`` may not correspond any more: a tensor ``known`` by one
+    of its names keeps that name, another has the name at its place unless that is taken. ``param_names`` is made to
+    match.
     """
     out = []
     for number, group in enumerate(groups):

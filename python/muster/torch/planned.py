@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parameter import is_lazy
 
 from .. import _muster
 from .build import Builder, Built, Connection
 from .group_keys import check_keys
+from .groups import check_shape
 from .hyperparameters import JoinedMomentum, make_group
 from .in_use import InUse
 from .options import NAMES, Options
@@ -73,7 +75,11 @@ class PlannedOptimizer(torch.optim.Optimizer):
         if declared is not None:
             self._reader.declared.update(dict.fromkeys(added["params"], declared))
         self._joined.join(added)
-        make_group(_muster.Group(), number, added, name_parameters(self.param_groups)[-1])
+        names = name_parameters(self.param_groups)[-1]
+        make_group(_muster.Group(), number, added, names)
+        for name, parameter in zip(names, added["params"]):
+            if not is_lazy(parameter):
+                check_shape(name, tuple(parameter.shape), added)
 
     @property
     def process_group(self) -> dist.ProcessGroup | None:

@@ -57,7 +57,8 @@ def export_state(engine: _muster.Optimizer, parameters: Mapping[str, torch.Tenso
     for parameter, entries in engine_entries(engine, parameters).items():
         for entry in entries:
             kind, shape, data = engine.export_state(f"{parameter}:{entry}")
-            value = torch.frombuffer(bytearray(data), dtype=_TYPES[kind]) if data else torch.empty(0, dtype=_TYPES[kind])
+            dtype = _TYPES[kind]
+            value = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
             out[parameter][entry] = value.reshape(shape)
     return out
 

@@ -64,7 +64,8 @@ def check_fits(of: str, entry: str, value: Any, into: torch.Tensor) -> None:
     """Raises ValueError naming parameter and entry if ``fill(value, into)`` would not work."""
     what = f"state of '{of}': {entry}"
     if entry in COUNTERS:
-        if not isinstance(value, (int, float, torch.Tensor)) or (isinstance(value, torch.Tensor) and value.numel() != 1):
+        size = value.numel() if isinstance(value, torch.Tensor) else 1
+        if size != 1 or not isinstance(value, (int, float, torch.Tensor)):
             raise ValueError(f"{what} is {_describe(value)}, expected a number")
         return
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
@@ -121,7 +122,7 @@ def is_same_memory(value: Any, into: torch.Tensor) -> bool:
 
 @torch.no_grad()
 def fill(value: Any, into: torch.Tensor) -> None:
-    """Copies an entry in any layout. Local, but for a DTensor in another layout: then all ranks of its mesh together."""
+    """Copies an entry in any layout. Local, but for a DTensor in another layout: all ranks of its mesh together."""
     mine = local(into)
     if not isinstance(value, torch.Tensor):
         mine.fill_(int(value))

@@ -12,8 +12,8 @@ from .layout import local
 
 _data_ptr = torch.Tensor.data_ptr
 NOT_CONTIGUOUS = (
-    "overlap=True: parameter '{}' is not contiguous, strides {} of shape {}: its weights would have to be copied before "
-    "and after each step"
+    "overlap=True: parameter '{}' is not contiguous, strides {} of shape {}: its weights would have to be copied"
+    " before and after each step"
 )
 
 
@@ -79,15 +79,15 @@ class Weights:
                     " first used; replace the parameter in its param group, or make another optimizer"
                 )
 
-    @torch.no_grad()
     def copy_in(self) -> None:
         for index, copy in self._copies.items():
-            copy.copy_(local_memory(self._parameters[index]))
+            with torch.no_grad():
+                copy.copy_(local_memory(self._parameters[index]))
 
-    @torch.no_grad()
     def copy_back(self) -> None:
         for index, copy in self._copies.items():
-            local_memory(self._parameters[index]).copy_(copy)
+            with torch.no_grad():
+                local_memory(self._parameters[index]).copy_(copy)
             torch.autograd.graph.increment_version(self._parameters[index])
 
 
