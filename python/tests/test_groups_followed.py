@@ -125,8 +125,8 @@ def test_a_tensor_of_another_shape_starts_from_zero_with_a_warning() -> None:
 
 def test_unknown_keys_pass_through_and_misspelled_ones_do_not() -> None:
     weights = _weights()
-    group = {"params": weights[:1], "fused": True, "name": "blocks", "mine": [1], "id": 3}
-    optimizer = muster.torch.NorMuon([group], foreach=False, my_tag="x")
+    group = {"params": weights[:1], "fused": True, "name": "blocks", "mine": [1], "id": 3, "tp": 2, "my_tag": "x"}
+    optimizer = muster.torch.NorMuon([group], foreach=False)
     _steps(optimizer, weights, range(2))
     kept = optimizer.param_groups[0]
     expected = {"fused": True, "name": "blocks", "mine": [1], "foreach": False, "my_tag": "x"}
@@ -140,9 +140,14 @@ def test_unknown_keys_pass_through_and_misspelled_ones_do_not() -> None:
             muster.torch.NorMuon([{"params": weights[:1], key: 1}])
         with pytest.raises(ValueError, match=f"'{key}'.*'{known}'"):
             muster.torch.NorMuon(weights[:1], **{key: 1})
-    for key, ours in (("ns_steps", "coefficients="), ("ns_coefficients", "coefficients="), ("adjust_lr_fn", "scale=")):
-        with pytest.raises(ValueError, match=f"'{key}' is of torch.optim.Muon; give {ours}"):
-            muster.torch.Muon(weights[:1], **{key: None})
+    for key, ours in (("ns_steps", "coefficients="), ("adjust_lr_fn", "scale="), ("mu", "momentum="), ("wd", "weight_decay=")):
+        for misuse in ([{"params": weights[:1], key: None}], {}), (weights[:1], {key: None}):
+            with pytest.raises(ValueError, match=f"'{key}' is a key of another optimizer; give {ours}"):
+                muster.torch.Muon(misuse[0], **misuse[1])
+    with pytest.raises(ValueError, match="unknown argument 'my_tag'"):
+        muster.torch.NorMuon(weights[:1], my_tag="x")
+    with pytest.raises(ValueError, match="rank_local is a key of a param group, not an argument"):
+        muster.torch.NorMuon(weights[:1], rank_local=None)
     with pytest.raises(ValueError, match="'overlp'.*'overlap'"):
         muster.torch.NorMuon(weights[:1], overlp=True)
     with pytest.raises(ValueError, match="'bf16_weights' belongs to the optimizer"):

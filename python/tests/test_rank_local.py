@@ -356,3 +356,18 @@ def test_parts_are_cut_before_the_axes_of_their_slices() -> None:
     merged = merge(views)
     assert merged.order == (0, 2, 1)
     assert [local_shape(merged, rank)[0] for rank in range(8)] == [1, 1, 1, 0, 1, 1, 0, 0]
+
+
+def _saved_by_name(rank: int, ranks: int) -> None:
+    """torch.distributed.checkpoint keeps one tensor per name, so one rank loaded the momentum of another."""
+    experts = nn.Parameter(torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(rank)))
+    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("ep",))
+    optimizer = muster.torch.NorMuon([{"params": [("experts", experts)], "rank_local": mesh["ep"]}])
+    experts.grad = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(10 + rank))
+    optimizer.step()
+    with pytest.warns(UserWarning, match="'experts' is rank-local.*one tensor per name.*opt.save"):
+        optimizer.state_dict()
+
+
+def test_a_checkpoint_by_name_of_rank_local_parameters_is_warned_of() -> None:
+    run_ranks(2, _saved_by_name)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
 
 #include <fmt/format.h>
@@ -68,39 +69,45 @@ std::string by_value(std::span<const int64_t> words, const std::function<int64_t
   return out;
 }
 
-// By parameter, the first rank that holds what a rank holds of it; -1 if it holds nothing.
-std::vector<std::vector<int32_t>> twins(const Problem& problem) {
-  std::vector<std::vector<int32_t>> out;
-  for (const Parameter& parameter : problem.parameters) {
-    const layout::Partition partition(problem.meshes[parameter.layout.mesh], parameter.layout, parameter.shape,
-                                      parameter.name);
-    std::vector<int32_t>& twin = out.emplace_back(problem.ranks, -1);
-    for (int32_t p = 0; p < partition.positions(); ++p) {
-      if (partition.local_elements(p) > 0) twin[partition.rank(p)] = partition.rank(partition.first_replica(p));
-    }
-    if (partition.replicas() == 1) twin.assign(twin.size(), 0);  // not compared
+// For every rank the first rank that holds the same of a parameter; -1 if it holds nothing.
+std::vector<int32_t> twins(const Problem& problem, const Parameter& parameter) {
+  const layout::Partition partition(problem.meshes[parameter.layout.mesh], parameter.layout, parameter.shape,
+                                    parameter.name);
+  std::vector<int32_t> twin(problem.ranks, -1);
+  for (int32_t p = 0; p < partition.positions(); ++p) {
+    if (partition.local_elements(p) > 0) twin[partition.rank(p)] = partition.rank(partition.first_replica(p));
   }
-  return out;
+  return twin;
+}
+
+// ": those of ranks 2, 3 are not those of rank 0", by one print per rank. Empty if none differ.
+std::string differing(const std::vector<int32_t>& twin, std::span<const int64_t> prints) {
+  std::vector<int64_t> others;
+  std::vector<int64_t> first;
+  for (size_t rank = 0; rank < twin.size(); ++rank) {
+    if (twin[rank] < 0 || prints[rank] == prints[twin[rank]]) continue;
+    others.push_back(static_cast<int64_t>(rank));
+    if (std::find(first.begin(), first.end(), twin[rank]) == first.end()) first.push_back(twin[rank]);
+  }
+  return others.empty() ? "" : fmt::format(": those of {} are not those of {}", named(others), named(first));
 }
 
 // Why the replicas of a parameter do not agree. A rank's print is of all its gradients that are compared, so it tells
 // something only of ranks that hold the same of all those parameters.
 std::string different_gradients(const Problem& problem, size_t parameter, std::span<const int64_t> prints) {
-  const std::vector<std::vector<int32_t>> all = twins(problem);
-  std::vector<int64_t> others;
-  std::vector<int64_t> first;
-  for (int32_t rank = 0; rank < problem.ranks; ++rank) {
-    const int32_t twin = all[parameter][rank];
-    if (twin < 0 || prints[rank] == prints[twin]) continue;
-    const bool alike = std::all_of(all.begin(), all.end(), [&](const auto& of) { return of[rank] == of[twin]; });
-    if (!alike) continue;
-    if (prints[rank] == 0 || prints[twin] == 0) return kSomeHaveNone;
-    others.push_back(rank);
-    if (std::find(first.begin(), first.end(), twin) == first.end()) first.push_back(twin);
+  std::vector<int32_t> twin = twins(problem, problem.parameters[parameter]);
+  for (const Parameter& other : problem.parameters) {
+    const std::vector<int32_t> theirs = twins(problem, other);
+    const bool compared = std::find(theirs.begin(), theirs.end(), -1) != theirs.end() ||
+                          std::set(theirs.begin(), theirs.end()).size() < theirs.size();
+    for (size_t rank = 0; compared && rank < twin.size(); ++rank) {
+      if (twin[rank] >= 0 && theirs[rank] != theirs[twin[rank]]) twin[rank] = -1;
+    }
   }
-  const std::string what = "its replicas have different gradients";
-  if (others.empty()) return what;
-  return fmt::format("{}: those of {} are not those of {}", what, named(others), named(first));
+  for (size_t rank = 0; rank < twin.size(); ++rank) {
+    if (twin[rank] >= 0 && (prints[rank] == 0) != (prints[twin[rank]] == 0)) return kSomeHaveNone;
+  }
+  return "its replicas have different gradients" + differing(twin, prints);
 }
 
 }  // namespace
@@ -216,6 +223,7 @@ void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::sp
   constexpr int64_t kChunk = int64_t{16} << 20;
   std::vector<std::byte> copy;
   std::vector<int64_t> words(problem.parameters.size());
+  std::vector<int64_t> prints(problem.parameters.size());
   for (size_t p = 0; p < words.size(); ++p) {
     const int32_t replicas = holdings.replicas[p];
     if (replicas == 1 || !holdings.any(p)) continue;
@@ -233,15 +241,18 @@ void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::sp
     };
     add(mine.weight, weight_bytes(mine.form));
     if (extra_bytes(mine.form) > 0) add(mine.extra, extra_bytes(mine.form));
+    prints[p] = static_cast<int64_t>(print.value());
     words[p] = ballot(print.value(), holdings.replica[p], replicas);
   }
   communicator.all_reduce(words, ReduceOp::kSum, "compare replicas")->wait();
   for (size_t p = 0; p < words.size(); ++p) {
     if (words[p] == 0) continue;
+    std::vector<int64_t> all(static_cast<size_t>(communicator.size()));
+    communicator.all_gather(&prints[p], all.data(), sizeof prints[p], "name replicas")->wait();
     throw InvalidArgument(
-        fmt::format("parameter '{}': replicas start from different weights; give all of them one "
-                    "rank's, or a layout that says they differ",
-                    problem.parameters[p].name));
+        fmt::format("parameter '{}': replicas start from different weights{}; give all of them one rank's, or a layout "
+                    "that says they differ",
+                    problem.parameters[p].name, differing(twins(problem, problem.parameters[p]), all)));
   }
 }
 

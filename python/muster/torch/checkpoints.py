@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import defaultdict
 from os import PathLike
 from typing import Any
@@ -28,6 +29,7 @@ class CheckpointedOptimizer(PlannedOptimizer):
 
     def _start(self, *args: Any) -> None:
         super()._start(*args)
+        self._warned = False
         self._consolidated: dict[str, State] | None = None
         self._consolidated_on: int | None = None  # a rank; None: nothing is consolidated
 
@@ -45,6 +47,7 @@ class CheckpointedOptimizer(PlannedOptimizer):
             if self._built is None:
                 return super().state_dict()
             built = self._whole("state_dict")
+            self._warn_of_names()
             gathered = self._gathered(built)
             if not gathered:
                 return _copy_dicts(super().state_dict())
@@ -57,6 +60,22 @@ class CheckpointedOptimizer(PlannedOptimizer):
                 return _copy_dicts(super().state_dict())
             finally:
                 self.state = kept
+
+    def _warn_of_names(self) -> None:
+        """Once: checkpoints that go by name cannot tell the parts of rank-local parameters apart."""
+        if self._warned or self.ranks.size == 1:
+            return
+        for name, parameter in zip(self.names, (p for group in self.param_groups for p in group["params"])):
+            declared = self._reader.declared.get(parameter)
+            if declared is not None and declared.rank_local is not None:
+                self._warned = True
+                warnings.warn(
+                    f"muster: '{name}' is rank-local: each rank has its own part of it under the same name, and "
+                    "torch.distributed.checkpoint keeps one tensor per name. Use opt.save() and opt.load(), or one file "
+                    "per rank",
+                    stacklevel=4,
+                )
+                return
 
     def _whole(self, what: str) -> Built:
         """The engine, after what it was given to do, with a state that can be saved."""

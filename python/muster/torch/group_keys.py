@@ -22,11 +22,22 @@ _FOREIGN = {
     "lr_decay", "lr_scale",
 }  # fmt: skip
 
-#: Keywords of torch.optim.Muon that change the update, and ours.
+#: Keys of torch.optim.Muon, Dion and others that change the update, and ours.
 _TRANSLATED = {
     "ns_steps": "coefficients=[(a, b, c)] * ns_steps",
     "ns_coefficients": "coefficients=[(a, b, c)] * ns_steps",
     "adjust_lr_fn": 'scale="jordan" for "original", scale="rms" for "match_rms_adamw"',
+    "mu": "momentum=",
+    "muon_beta2": "the second of betas=",
+    "epsilon": "eps=",
+    "cautious_wd": 'decay="cautious"',
+    "adjust_lr": 'scale="spectral", "rms" or "none"',
+    "num_heads": "heads=",
+    "split_sizes": "split_rows=",
+    "use_polar_express": 'coefficients="polar_express" or "quintic"',
+    "distributed_mesh": "no mesh: layouts are read from the tensors",
+    "learning_rate": "lr=",
+    "wd": "weight_decay=",
 }
 
 
@@ -42,25 +53,29 @@ def check_keys(group: Mapping[str, Any], options: Iterable[str] = ()) -> None:
         if key in options:
             raise ValueError(f"param group: {key!r} belongs to the optimizer as a whole: give it to the constructor")
         if key in _TRANSLATED:
-            raise ValueError(f"param group: {key!r} is of torch.optim.Muon; give {_TRANSLATED[key]}")
+            raise ValueError(f"param group: {key!r} is a key of another optimizer; give {_TRANSLATED[key]}")
         near = _nearest(key, ours)
         if near is not None:
             raise ValueError(f"param group: unknown key {key!r}; did you mean {near!r}?")
 
 
 def check_arguments(given: Mapping[str, Any], options: Iterable[str]) -> None:
-    """As check_keys, of the constructor's keyword arguments."""
+    """As check_keys, of the constructor's keyword arguments; other names than those of frameworks are unknown."""
     for key in given:
-        near = None if key in DEFAULTS or key in _FOREIGN else _nearest(key, {*DEFAULTS, *options})
-        if near is not None:
-            raise ValueError(f"unknown argument {key!r}; did you mean {near!r}?")
+        if key in _DECLARED:
+            raise ValueError(f"{key} is a key of a param group, not an argument: it says where these parameters are")
     check_keys(given)
+    for key in given:
+        if key in DEFAULTS or key in _FOREIGN:
+            continue
+        near = _nearest(key, {*DEFAULTS, *options})
+        raise ValueError(f"unknown argument {key!r}{'' if near is None else f'; did you mean {near!r}?'}")
 
 
 def _nearest(key: str, known: Iterable[str]) -> str | None:
-    """The word at an edit distance of 1 or 2, if they have anything in common."""
+    """The word at an edit distance of 1 or 2; of words of up to three letters, 1."""
     distances = {word: _distance(key, word) for word in sorted(known) if abs(len(key) - len(word)) <= 2}
-    near = [word for word, distance in distances.items() if distance <= 2 and distance < max(len(key), len(word))]
+    near = [word for word, distance in distances.items() if distance <= (2 if min(len(key), len(word)) > 3 else 1)]
     return min(near, key=distances.__getitem__, default=None)
 
 

@@ -112,7 +112,11 @@ def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
         if out.coefficients.name != chosen:
             out.coefficients = _muster.coefficients(chosen)
     else:
-        out.coefficients = _muster.Coefficients("custom", [list(map(float, step)) for step in chosen])
+        try:
+            steps = [list(map(float, step)) for step in chosen]
+        except TypeError:
+            raise ValueError(f"coefficients {chosen!r}: expected a name, or one (a, b, c) per step in a list") from None
+        out.coefficients = _muster.Coefficients("custom", steps)
 
 
 def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[int]:
@@ -124,7 +128,7 @@ def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[i
     read = group["view"] or shape
     rows = read[0] if group["flatten"] else read[-2]
     if heads < 1 or rows % heads:
-        raise ValueError(f"parameter '{name}': {rows} rows in {heads} heads")
+        raise ValueError(f"parameter '{name}': {rows} rows in {heads} heads of equal size; use split_rows for others")
     return [rows // heads] * heads
 
 

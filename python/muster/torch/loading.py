@@ -38,7 +38,10 @@ def check_form(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) 
             raise ValueError(f"state_dict: no {key!r}; was it made by an optimizer?")
     ours, theirs = optimizer.param_groups, state_dict["param_groups"]
     if len(ours) != len(theirs):
-        raise ValueError(f"state_dict: a different number of parameter groups: {len(theirs)}, expected {len(ours)}")
+        raise ValueError(
+            f"state_dict: a different number of parameter groups: {len(theirs)}, expected {len(ours)};"
+            " muster.torch.import_torch and import_dion translate those of other optimizers"
+        )
     for number, (group, saved) in enumerate(zip(ours, theirs)):
         if "params" not in saved:
             raise ValueError(f"state_dict: param group {number} has no 'params'")
