@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
+#include "engine/program_lines.h"
 #include "muster/error.h"
 #include "plan/exchange.h"
 #include "plan/line_routes.h"
@@ -83,7 +83,7 @@ class Compiler {
     compile_in(wave, in);
     update_other_replicas(wave, w);
     compile_out(wave, out);
-    compile_lines(wave, in, out);
+    compile_lines(in, out, lines_at_, wave);
     for (auto& [key, batch] : home_) wave.home.push_back(std::move(batch));
   }
 
@@ -234,55 +234,6 @@ class Compiler {
           block.second = PackStep::kNowhere;
           wave.pack.push_back({p, block, -1});
         }
-      }
-    }
-  }
-
-  // Statistics that holders keep. Those that the orthogonalizing rank keeps whole are updated where they are.
-  void compile_lines(WaveProgram& wave, const plan::Exchange& in, const plan::Exchange& out) {
-    const auto staged = [](const Span& message, const plan::LineSegment& lines) {
-      return (message.offset + lines.offset) / kSumBytes;
-    };
-    const auto own = [](const plan::LineSegment& lines, int64_t at) {
-      return LineStep{lines.parameter, lines.part.held, at, lines.part.count};
-    };
-    const auto copied = [](const plan::LineSegment& lines, int64_t from, int64_t to) {
-      const int64_t count = lines.part.count;
-      return CopyStep{1, count, from, count, to, count};
-    };
-    const auto assembled = [&](const plan::LineSegment& lines) { return lines_at_.at(lines.matrix) + lines.part.line; };
-
-    for (const plan::LineSegment& lines : in.local_lines) {
-      if (lines_at_.contains(lines.matrix)) wave.lines_in.push_back(own(lines, assembled(lines)));
-    }
-    for (const plan::LineSegment& lines : out.local_lines) {
-      if (lines_at_.contains(lines.matrix)) wave.lines_back.push_back(own(lines, assembled(lines)));
-    }
-    for (size_t i = 0; i < in.sends.size(); ++i) {
-      for (const plan::LineSegment& lines : in.sends[i].lines) {
-        wave.lines_in.push_back(own(lines, staged(wave.send_in[i].span, lines)));
-      }
-    }
-    for (size_t i = 0; i < in.receives.size(); ++i) {
-      for (const plan::LineSegment& lines : in.receives[i].lines) {
-        wave.assemble_lines.push_back(copied(lines, staged(wave.receive_in[i].span, lines), assembled(lines)));
-      }
-    }
-    std::set<int64_t> done;  // messages that several ranks get
-    for (size_t i = 0; i < out.sends.size(); ++i) {
-      if (!done.insert(wave.send_out[i].span.offset).second) continue;
-      for (const plan::LineSegment& lines : out.sends[i].lines) {
-        const int64_t to = staged(wave.send_out[i].span, lines);
-        if (lines_at_.contains(lines.matrix)) {
-          wave.stage_lines.push_back(copied(lines, assembled(lines), to));
-        } else {  // the twin in another replica keeps the same lines at the same place
-          wave.lines_out.push_back(own(lines, to));
-        }
-      }
-    }
-    for (size_t i = 0; i < out.receives.size(); ++i) {
-      for (const plan::LineSegment& lines : out.receives[i].lines) {
-        wave.lines_back.push_back(own(lines, staged(wave.receive_out[i].span, lines)));
       }
     }
   }

@@ -99,7 +99,7 @@ TEST(Resume, OnOtherRanksOfAnotherLayoutBitForBit) {
   }
 }
 
-// Checkpoints are the same whoever keeps the state: its holders save it and the engine loads it, and the other way.
+// Both keepers of state write the same checkpoints: holders save it and the engine loads it, and the other way.
 TEST(Resume, WhereHoldersKeepTheState) {
   const auto held = [](Problem problem) {
     for (Parameter& p : problem.parameters) p.state_keeper = StateKeeper::kHolders;

@@ -14,7 +14,7 @@ from .state_tensors import State
 
 #: Of the parameter itself rather than of its optimizer: the model's state_dict has it.
 _WEIGHT = "weight"
-#: Entries that opt.state has, whoever keeps the others.
+#: Entries that opt.state has, also where the engine keeps the others.
 _COUNTERS = ("updates", "steps", "seed")
 
 _TYPES = {
