@@ -57,8 +57,9 @@ bool survives(std::string_view direction) {
   OptimizerOptions options;
   options.plan.waves = 3;
   const bool overlap = inner->size() == 3;
+  bool third_step = false;
   TamperingCommunicator communicator(std::move(inner), [&](std::string_view label, int32_t, std::span<std::byte>) {
-    if (rank == culprit && label.starts_with("step 3 ") && label.ends_with(direction)) std::raise(SIGKILL);
+    if (rank == culprit && third_step && label.ends_with(direction)) std::raise(SIGKILL);
   });
   std::vector<std::vector<float>> whole = weights;
   if (overlap) {
@@ -73,6 +74,7 @@ bool survives(std::string_view direction) {
   for (int i = 0; i < 2; ++i) step(optimizer, pointers, overlap);
   if (overlap && weights != whole) return false;
 
+  third_step = true;
   const auto begin = std::chrono::steady_clock::now();
   const std::string first = said([&] { step(optimizer, pointers, overlap); });
   const auto waited = std::chrono::steady_clock::now() - begin;
