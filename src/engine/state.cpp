@@ -35,6 +35,18 @@ int64_t aligned(int64_t elements) { return (elements + 31) / 32 * 32; }
 
 int64_t lines(const plan::Matrix& m) { return m.norm_axis == NormAxis::kRows ? m.rows : m.columns; }
 
+// What a rank holds of a tensor: `first` of the blocks is in its storage.
+std::vector<Block> held_blocks(const layout::Partition& partition, int32_t rank) {
+  std::vector<Block> out;
+  const int32_t position = partition.position_of(rank);
+  if (position < 0) return out;
+  for (const layout::Run& run : partition.shard(position)) {
+    const layout::Overlap all{run.box, run.offset, run.offset, run.stride, run.stride};
+    for (const Block& block : blocks(all, partition.shape())) out.push_back(block);
+  }
+  return out;
+}
+
 }  // namespace
 
 int64_t weight_bytes(WeightForm form) { return form == WeightForm::kF32 ? 4 : 2; }
@@ -161,29 +173,13 @@ bool State::stands_for(int32_t parameter) const {
   return partition.replica(partition.position_of(rank_)) == 0;
 }
 
-std::vector<Block> State::shard(int32_t parameter) const {
-  const layout::Partition& partition = catalog_.partition(parameter);
-  const int32_t position = partition.position_of(rank_);
-  std::vector<Block> out;
-  if (position < 0) return out;
-  for (const layout::Run& run : partition.shard(position)) {
-    const layout::Overlap all{run.box, run.offset, run.offset, run.stride, run.stride};
-    for (const Block& block : blocks(all, catalog_.problem().parameters[parameter].shape)) out.push_back(block);
-  }
-  return out;
-}
+std::vector<Block> State::shard(int32_t parameter) const { return held_blocks(catalog_.partition(parameter), rank_); }
 
 // What this rank keeps of a parameter's statistics.
 std::vector<State::Piece> State::statistics_pieces(int32_t parameter) const {
-  const plan::Statistics& statistics = *catalog_.statistics(parameter);
-  const int32_t position = statistics.partition().position_of(rank_);
   std::vector<Piece> out;
-  if (position < 0) return out;
-  for (const layout::Run& run : statistics.partition().shard(position)) {
-    const layout::Overlap all{run.box, run.offset, run.offset, run.stride, run.stride};
-    for (const Block& block : blocks(all, statistics.shape())) {
-      out.push_back({block, block.first, block.first_stride, stands_for(parameter)});
-    }
+  for (const Block& block : held_blocks(catalog_.statistics(parameter)->partition(), rank_)) {
+    out.push_back({block, block.first, block.first_stride, stands_for(parameter)});
   }
   return out;
 }

@@ -46,7 +46,7 @@ class State {
   // After the last place: zeros everywhere.
   void allocate();
 
-  // Whether the holders of a parameter keep its state, in memory of the caller's.
+  // True if the holders of a parameter keep its state, in memory that the caller gives.
   bool held(int32_t parameter) const {
     return catalog_.problem().parameters[parameter].state_keeper == StateKeeper::kHolders;
   }

@@ -8,7 +8,6 @@
 #include "muster/error.h"
 #include "muster/optimizer.h"
 #include "support/problems.h"
-#include "support/run_ranks.h"
 #include "support/tamper.h"
 #include "support/training.h"
 
@@ -137,19 +136,8 @@ TEST(Disagreement, RefusesBadStepsOnEveryRankAndGoesOn) {
 TEST(Disagreement, NamesRanksThatHaveDoneAnotherNumberOfSteps) {
   test::Training t = training(test::one_parameter({9, 9}, 3));
   t.steps = 2;
-  std::vector<int64_t> counters(6);
-  counters[4] = 7;  // rank 2
-  std::vector<std::string> said(3);
-  test::run_ranks(3, [&](Communicator& communicator) {
-    test::Training mine = t;
-    mine.options.counters = counters.data() + 2 * communicator.rank();
-    try {
-      test::train_rank(mine, communicator);
-    } catch (const InvalidArgument& error) {
-      said[communicator.rank()] = error.what();
-    }
-  });
-  EXPECT_THAT(said, Each(HasSubstr("ranks disagree on the number of steps done: 0 on ranks 0, 1; 7 on rank 2")));
+  EXPECT_THAT(test::refusals_after(t, {0, 0, 7}),
+              Each(HasSubstr("ranks disagree on the number of steps done: 0 on ranks 0, 1; 7 on rank 2")));
 }
 
 // Experts that are local to a rank and start from zeros passed for replicas: each rank then applied the update of one.

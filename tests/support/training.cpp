@@ -7,8 +7,10 @@
 
 #include <fmt/format.h>
 
+#include "muster/error.h"
 #include "support/device_copies.h"
 #include "support/oracle.h"
+#include "support/run_ranks.h"
 
 namespace muster::test {
 
@@ -187,6 +189,22 @@ std::vector<RankMemory> train(const Training& t) {
   }
   for (std::thread& thread : threads) thread.join();
   return memory;
+}
+
+std::vector<std::string> refusals_after(const Training& t, const std::vector<int64_t>& steps_done) {
+  std::vector<std::string> said(steps_done.size());
+  run_ranks(static_cast<int32_t>(steps_done.size()), [&](Communicator& communicator) {
+    const auto rank = static_cast<size_t>(communicator.rank());
+    int64_t counters[] = {steps_done[rank], 0};
+    Training mine = t;
+    mine.options.counters = counters;
+    try {
+      train_rank(mine, communicator);
+    } catch (const InvalidArgument& error) {
+      said[rank] = error.what();
+    }
+  });
+  return said;
 }
 
 std::vector<std::string> errors(const std::vector<RankMemory>& ranks) {

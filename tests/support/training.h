@@ -56,6 +56,9 @@ struct RankMemory {
   std::string error;               // what it ended with
 };
 
+// What each rank refuses if they have done these numbers of steps before; empty where it refuses nothing.
+std::vector<std::string> refusals_after(const Training& training, const std::vector<int64_t>& steps_done);
+
 // On gradients that depend on parameter, element and step alone.
 Training training(Problem problem);
 

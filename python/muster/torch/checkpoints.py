@@ -71,7 +71,7 @@ class CheckpointedOptimizer(PlannedOptimizer):
                 self._warned = True
                 warnings.warn(
                     f"muster: '{name}' is rank-local: each rank has its own part of it under the same name, and "
-                    "torch.distributed.checkpoint keeps one tensor per name. Use opt.save() and opt.load(), or one file "
+                    "torch.distributed.checkpoint keeps one tensor per name. Use opt.save() and opt.load(), or a file "
                     "per rank",
                     stacklevel=4,
                 )

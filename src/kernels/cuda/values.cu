@@ -220,27 +220,16 @@ __global__ void __launch_bounds__(kThreads) zero_kernel(Call<NoOptions, ValueBlo
 }
 
 template <typename T>
-struct PrintBody {
+struct PrintBody : ValueOperand<T> {
   template <int N>
-  struct Values {
-    T values[N];
-  };
+  using Values = typename ValueOperand<T>::template Values<N>;
 
-  Operand<const T> data;
   int64_t first;  // place of the chunk's first value
   uint64_t sum = 0;
 
   __device__ PrintBody(const PrintRange& range, const Chunk& chunk)
-      : data(static_cast<const T*>(range.data), 0, chunk), first(chunk.column) {}
+      : ValueOperand<T>(ValueBlock{1, range.count, range.data}, chunk), first(chunk.column) {}
 
-  template <int N>
-  __device__ bool aligned(const Chunk& chunk) const {
-    return data.template aligned<N>(chunk);
-  }
-  template <int N>
-  __device__ void read(Place p, Values<N>& v) const {
-    cuda::read(v.values, data.at(p));
-  }
   template <int N>
   __device__ void write(Place p, Values<N>& v) {
 #pragma unroll
