@@ -80,9 +80,11 @@ struct StepOptions {
   double grad_scale = 1;     // multiplies every gradient first: 1 / the scale of the loss
   double max_grad_norm = 0;  // clip to it: gradients times min(1, max / (norm + 1e-6)); 1 if that is NaN. 0: not at all
   NonFinite non_finite = NonFinite::kIgnore;
-  bool grad_norm = false;        // report it, also where nothing is clipped
-  bool parameter_stats = false;  // gradient norm and RMS of the change, for every parameter
-  bool trace = false;            // keep what happened when; where steps are recorded, on all ranks or on none
+  bool grad_norm = false;  // report it, also where nothing is clipped
+  // ParameterStats for every parameter. Such a step costs one more Gram product per matrix (on the CPU and on a
+  // device), five passes over the weights and 16 MiB; a device waits for its end and does not replay a captured step.
+  bool parameter_stats = false;
+  bool trace = false;  // keep what happened when; where steps are recorded, on all ranks or on none
 };
 
 // Where the time of a step goes.
@@ -104,6 +106,12 @@ std::string_view name(Stage stage);
 struct ParameterStats {
   double grad_norm = 0;   // of the whole parameter, before clipping
   double update_rms = 0;  // of what was added to its weights, decay included
+  double weight_rms = 0;  // of its weights after the step
+  // Muon and NorMuon: RMS of sigma^2 - 1 over the singular values of its orthogonalized updates, before NorMuon scales
+  // them. 0: orthogonal, or sat out; 1: zero updates.
+  double orthogonality_error = 0;
+
+  bool operator==(const ParameterStats&) const = default;
 };
 
 // What one rank did in a step.

@@ -77,6 +77,7 @@ nb::dict stats(const StepStats& stats) {
   nb::dict out;
   out["step"] = stats.step;
   out["skipped"] = stats.skipped;
+  out["grad_norm"] = stats.grad_norm;
   out["total_ns"] = stats.total_ns;
   nb::dict stages;
   for (int s = 0; s < kStages; ++s) stages[nb::cast(name(static_cast<Stage>(s)))] = stats.stage_ns[s];
@@ -276,6 +277,17 @@ void bind_optimizer(nb::module_& module) {
       .def(
           "stats", [](Engine& engine) { return stats(engine.optimizer().last_step()); },
           nb::sig("def stats(self) -> dict[str, typing.Any]"))
+      .def(
+          "parameter_stats",
+          [](Engine& engine) {
+            std::vector<std::tuple<double, double, double, double>> out;
+            for (const ParameterStats& p : engine.optimizer().last_step().parameters) {
+              out.emplace_back(p.grad_norm, p.update_rms, p.weight_rms, p.orthogonality_error);
+            }
+            return out;
+          },
+          "Of the last step, if it was asked for: one (grad_norm, update_rms, weight_rms, orthogonality_error) per "
+          "parameter.")
       .def(
           "trace", [](Engine& engine) { return trace(engine.optimizer().trace()); },
           nb::sig("def trace(self) -> list[tuple[str, bool, int, int, int, int]]"),

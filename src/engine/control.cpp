@@ -91,7 +91,7 @@ void Control::add_squares(Gradients gradients, const std::vector<bool>& active, 
                   [&](Dtype dtype, const auto& blocks) { kernels_.sum_squares(dtype, blocks, words); });
   }
   if (std::find(travels.begin(), travels.end(), true) == travels.end()) return;
-  const StepInput input{gradients, 1, number, nullptr, nullptr, nullptr};
+  const StepInput input{gradients, 1, number};
   executor_.average(program_(travels), input, link, [&](int32_t p, const float* average, int64_t count) {
     const auto timed = recorder_.span(Stage::kControl);
     const kernels::ValueBlock block{1, count, average, count, nullptr, each ? p : 0};
@@ -259,18 +259,6 @@ void Control::read_norms(double grad_scale) {
     SumOfSquares sum;
     std::copy_n(words.data() + p * SumOfSquares::kWords, SumOfSquares::kWords, sum.words().begin());
     recorder_.stats.parameters[p].grad_norm = std::sqrt(sum.value()) * std::abs(grad_scale);
-  }
-}
-
-void Control::report_changes(std::vector<SumOfSquares>& changes, int64_t number, Communicator& communicator) {
-  std::vector<int64_t> words;
-  for (const SumOfSquares& sum : changes) words.insert(words.end(), sum.words().begin(), sum.words().end());
-  communicator.all_reduce(words, ReduceOp::kSum, fmt::format("step {} changes", number))->wait();
-  for (size_t p = 0; p < changes.size(); ++p) {
-    std::copy_n(words.begin() + static_cast<int64_t>(p) * SumOfSquares::kWords, SumOfSquares::kWords,
-                changes[p].words().begin());
-    const auto elements = static_cast<double>(element_count(problem_.parameters[p].shape));
-    recorder_.stats.parameters[p].update_rms = elements > 0 ? std::sqrt(changes[p].value() / elements) : 0;
   }
 }
 

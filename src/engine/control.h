@@ -76,9 +76,6 @@ class Control {
   // Norms of single parameters after a step with parameter_stats; waits.
   void read_norms(double grad_scale);
 
-  // From the squares of what ranks added to weights: their RMS, to the recorder.
-  void report_changes(std::vector<kernels::SumOfSquares>& changes, int64_t number, Communicator& communicator);
-
   StepQuestion question(int64_t number, const Communicator& communicator, bool recorded = false) const {
     return {problem_, holdings_, memory_, groups_, number, executor_.seed(), communicator.rank(), communicator.size(),
             recorded};

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "engine/at.h"
-#include "engine/rows.h"
 #include "kernels/step_scale.h"
 #include "muster/error.h"
 
@@ -102,14 +101,15 @@ Executor::Workshop Executor::best_workshop(const BatchKey& key, bool home, size_
 }
 
 template <typename Work>
-void Executor::in_lanes(const BatchKey& key, bool home, size_t matrices, Work work) {
-  const Workshop shop = best_workshop(key, home, matrices);
+void Executor::in_lanes(const Run& run, const LanedBatch& batch, Work work) {
+  const Workshop shop = best_workshop(batch.key, batch.home, batch.matrices);
   const int64_t room = workspace_.size() / lanes_ / DeviceBytes::kAlign * DeviceBytes::kAlign;
-  for (size_t first = 0; first < matrices; first += static_cast<size_t>(shop.matrices)) {
-    const size_t count = std::min(static_cast<size_t>(shop.matrices), matrices - first);
-    if (lanes_ > 1) kernels_.lane(lane_);
+  const bool laned = lanes_ > 1 && run.input.stats == nullptr;
+  for (size_t first = 0; first < batch.matrices; first += static_cast<size_t>(shop.matrices)) {
+    const size_t count = std::min(static_cast<size_t>(shop.matrices), batch.matrices - first);
+    if (laned) kernels_.lane(lane_);
     work(first, count, shop, workspace_.data() + lane_ * room);
-    lane_ = (lane_ + 1) % lanes_;
+    if (laned) lane_ = (lane_ + 1) % lanes_;
   }
 }
 
@@ -249,7 +249,7 @@ void Executor::momentum_of_averages(const Run& run, size_t w) {
 }
 
 void Executor::orthogonalize(const Run& run, size_t w, const OwnedBatch& batch) {
-  in_lanes(batch.key, false, batch.matrices.size(),
+  in_lanes(run, {batch.key, false, batch.matrices.size()},
            [&](size_t first, size_t count, const Workshop& shop, std::byte* workspace) {
              std::vector<kernels::PolishMatrix> matrices;
              for (size_t i = first; i < first + count; ++i) {
@@ -258,14 +258,14 @@ void Executor::orthogonalize(const Run& run, size_t w, const OwnedBatch& batch) 
                                            ? reinterpret_cast<float*>(part(run, w) + m.assembled_variance)
                                            : state_.variance(m.parameter, m.variance);
                matrices.push_back({part(run, w) + m.assembled * wire_bytes_, variance,
-                                   m.parameter < 0 ? nullptr : active(run, m.parameter)});
+                                   m.parameter < 0 ? nullptr : active(run, m.parameter), gram_error(run, m.measured)});
              }
              polish(w, batch.key, matrices, {workspace, shop.kernel_bytes});
            });
 }
 
 void Executor::orthogonalize(const Run& run, size_t w, const HomeBatch& batch) {
-  in_lanes(batch.key, true, batch.matrices.size(),
+  in_lanes(run, {batch.key, true, batch.matrices.size()},
            [&](size_t first, size_t count, const Workshop& shop, std::byte* workspace) {
              std::vector<kernels::PolishMatrix> matrices;
              std::vector<Placed<PackStep>> packs;
@@ -276,7 +276,8 @@ void Executor::orthogonalize(const Run& run, size_t w, const HomeBatch& batch) {
              for (size_t i = 0; i < count; ++i) {
                const HomeMatrix& m = batch.matrices[first + i];
                std::byte* const update = workspace + static_cast<int64_t>(i) * shop.update_bytes;
-               matrices.push_back({update, state_.variance(m.parameter, m.variance), active(run, m.parameter)});
+               matrices.push_back({update, state_.variance(m.parameter, m.variance), active(run, m.parameter),
+                                   gram_error(run, m.measured)});
                for (const PackStep& step : m.pack) packs.push_back({&step, update});
                for (const ApplyStep& step : m.apply) applies.push_back({&step, update});
              }
@@ -297,7 +298,7 @@ void Executor::orthogonalize(const Run& run, size_t w, const HomeBatch& batch) {
 // Apply takes one call, which may be that of polish too. Where calls return when they are done they stay two, because
 // the host's clock tells stages apart.
 bool Executor::may_join(const Run& run, std::span<const Placed<ApplyStep>> steps) const {
-  if (stream_ == nullptr || run.input.changes != nullptr || steps.empty()) return false;
+  if (stream_ == nullptr || run.input.stats != nullptr || steps.empty()) return false;
   return std::all_of(steps.begin(), steps.end(), [&](const Placed<ApplyStep>& placed) {
     return same_call(placed.step->parameter, steps[0].step->parameter);
   });
@@ -355,72 +356,66 @@ double Executor::scale(int32_t matrix) const {
                                    : kernels::step_scale(kind, columns, rows);
 }
 
-template <typename Change>
-void Executor::watch(const Run& run, int32_t parameter, const Block& block, bool counts, Change change) {
-  if (run.input.changes == nullptr || !counts || (stream_ != nullptr && stream_->replaying())) {
-    change();
-    return;
-  }
-  std::vector<float> before;
-  std::vector<float> after;
-  const auto read = [&](std::vector<float>& values) {
-    // A peer may be gone: wait where somebody looks for that.
-    if (stream_ != nullptr) run.link.stream->watch([&] { return stream_->idle(); }, "weights before and after");
-    read_weights(kernels_, memory_[parameter], block, values);
-  };
-  read(before);
-  change();
-  read(after);
-  for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
-  (*run.input.changes)[parameter].add(after.data(), 1, block.elements(), block.elements());
-}
-
 // Neighbouring steps that differ in nothing a kernel takes as an option, in one call.
 void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps) {
   if (steps.empty()) return;
   const auto timed = recorder_.span(Stage::kElementwise, static_cast<int32_t>(w));
-  const kernels::Rounding numbers = rounding(run.input);
-  const auto gradient_dtype = [&](const RangeStep& step) {
-    return step.sum >= 0 ? Dtype::kF32 : problem_.parameters[step.parameter].grad_dtype;
-  };
   const auto alike = [&](const RangeStep& a, const RangeStep& b) {
     return group_of_[a.parameter] == group_of_[b.parameter] && gradient_dtype(a) == gradient_dtype(b) &&
            memory_[a.parameter].form == memory_[b.parameter].form &&
            problem_.parameters[a.parameter].algorithm == problem_.parameters[b.parameter].algorithm &&
-           (stream_ != nullptr || state_.updates()[a.parameter] == state_.updates()[b.parameter]) &&
-           run.input.changes == nullptr;
+           (stream_ != nullptr || state_.updates()[a.parameter] == state_.updates()[b.parameter]);
   };
   std::vector<kernels::ElementRange> ranges;
   for (size_t i = 0; i < steps.size(); ++i) {
     const RangeStep& step = steps[i];
-    const Parameter& p = problem_.parameters[step.parameter];
-    const Group& g = group(step.parameter);
-    const Dtype dtype = gradient_dtype(step);
-    const void* const grad = step.sum >= 0 ? part(run, w) + step.sum * 4
-                                           : at(run.input.gradients[step.parameter], step.first, byte_size(dtype));
-    const State::MomentPointers moments = state_.moments(step.parameter, step.first, step.moments);
-    ranges.push_back({step.count, grad, moments.first, moments.second,
-                      weight(step.parameter, step.first, 0, step.index, 0), p.multiplier,
-                      stream_ == nullptr ? nullptr : state_.updates() + step.parameter, active(run, step.parameter)});
-    if (i + 1 < steps.size() && alike(step, steps[i + 1])) continue;
-    const WeightForm form = memory_[step.parameter].form;
-    const Block block{1, step.count, step.first, step.count, 0, step.count, 0, 0};
     const bool counts = !state_.held(step.parameter) || state_.stands_for(step.parameter);
-    watch(run, step.parameter, block, counts, [&] {
-      if (p.algorithm == Algorithm::kLion) {
-        kernels_.lion({dtype, form, g.decay, numbers, g.beta1, g.beta2, run.input.grad_scale, run.input.clip,
-                       rates(step.parameter)},
-                      ranges);
-      } else {
-        const int64_t number = stream_ != nullptr ? 0 : state_.updates()[step.parameter] + 1;
-        kernels_.adamw({dtype, form, g.decay, numbers, g.beta1, g.beta2, g.eps, number, run.input.grad_scale,
-                        run.input.clip, rates(step.parameter)},
-                       ranges);
-      }
-    });
-    ++recorder_.stats.kernels;
+    if (run.input.stats != nullptr && counts) {
+      change_watched(run, step, range(run, w, step));
+      continue;
+    }
+    ranges.push_back(range(run, w, step));
+    if (run.input.stats == nullptr && i + 1 < steps.size() && alike(step, steps[i + 1])) continue;
+    change(run, step, ranges);
     ranges.clear();
   }
+}
+
+Dtype Executor::gradient_dtype(const RangeStep& step) const {
+  return step.sum >= 0 ? Dtype::kF32 : problem_.parameters[step.parameter].grad_dtype;
+}
+
+kernels::ElementRange Executor::range(const Run& run, size_t w, const RangeStep& step) {
+  const void* const grad = step.sum >= 0
+                               ? part(run, w) + step.sum * 4
+                               : at(run.input.gradients[step.parameter], step.first, byte_size(gradient_dtype(step)));
+  const State::MomentPointers moments = state_.moments(step.parameter, step.first, step.moments);
+  return {step.count,
+          grad,
+          moments.first,
+          moments.second,
+          weight(step.parameter, step.first, 0, step.index, 0),
+          problem_.parameters[step.parameter].multiplier,
+          stream_ == nullptr ? nullptr : state_.updates() + step.parameter,
+          active(run, step.parameter)};
+}
+
+void Executor::change(const Run& run, const RangeStep& step, std::span<const kernels::ElementRange> ranges) {
+  const Group& g = group(step.parameter);
+  const Dtype dtype = gradient_dtype(step);
+  const WeightForm form = memory_[step.parameter].form;
+  const kernels::Rounding numbers = rounding(run.input);
+  if (problem_.parameters[step.parameter].algorithm == Algorithm::kLion) {
+    kernels_.lion(
+        {dtype, form, g.decay, numbers, g.beta1, g.beta2, run.input.grad_scale, run.input.clip, rates(step.parameter)},
+        ranges);
+  } else {
+    const int64_t number = stream_ != nullptr ? 0 : state_.updates()[step.parameter] + 1;
+    kernels_.adamw({dtype, form, g.decay, numbers, g.beta1, g.beta2, g.eps, number, run.input.grad_scale,
+                    run.input.clip, rates(step.parameter)},
+                   ranges);
+  }
+  ++recorder_.stats.kernels;
 }
 
 kernels::ApplyOptions Executor::apply_options(const Run& run, int32_t parameter) {
@@ -449,14 +444,13 @@ kernels::ApplyBlock Executor::apply_block(const Run& run, const Placed<ApplyStep
 void Executor::apply(const Run& run, std::span<const Placed<ApplyStep>> steps) {
   if (steps.empty()) return;
   const auto timed = recorder_.span(Stage::kApply);
+  if (run.input.stats != nullptr) return apply_watched(run, steps);
   std::vector<kernels::ApplyBlock> blocks;
   for (size_t i = 0; i < steps.size(); ++i) {
-    const ApplyStep& step = *steps[i].step;
-    const int32_t p = step.parameter;
+    const int32_t p = steps[i].step->parameter;
     blocks.push_back(apply_block(run, steps[i]));
-    if (i + 1 < steps.size() && run.input.changes == nullptr && same_call(p, steps[i + 1].step->parameter)) continue;
-    const bool counts = catalog_.class_at(step.matrix).weights_back || state_.stands_for(p);
-    watch(run, p, step.block, counts, [&] { kernels_.apply(apply_options(run, p), blocks); });
+    if (i + 1 < steps.size() && same_call(p, steps[i + 1].step->parameter)) continue;
+    kernels_.apply(apply_options(run, p), blocks);
     ++recorder_.stats.kernels;
     blocks.clear();
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/device_bytes.h"
+#include "engine/parameter_stats.h"
 #include "engine/program.h"
 #include "engine/recorder.h"
 #include "engine/state.h"
@@ -30,7 +31,7 @@ struct StepInput {
   // On a device that decides by itself: a word a parameter, 0 where it sits out, and what to multiply gradients with.
   const int32_t* active = nullptr;
   const double* clip = nullptr;
-  std::vector<kernels::SumOfSquares>* changes = nullptr;  // of the weights, a parameter; null: nobody asked
+  ParameterStatsCollector* stats = nullptr;  // null: not asked for
 };
 
 class Executor {
@@ -110,9 +111,15 @@ class Executor {
   Workshop workshop(const BatchKey& key, bool home, int64_t matrices) const;
   // The most that fit in one lane's part of the workspace and are worth it.
   Workshop best_workshop(const BatchKey& key, bool home, size_t matrices) const;
-  // Calls work(first, count, shop, lane's part of the workspace) for batches of that size, on all lanes in turn.
+  // Calls work(first, count, shop, lane's part of the workspace) for batches of that size, on all lanes in turn; on one
+  // lane where statistics are collected, which share memory.
+  struct LanedBatch {
+    const BatchKey& key;
+    bool home = false;
+    size_t matrices = 0;
+  };
   template <typename Work>
-  void in_lanes(const BatchKey& key, bool home, size_t matrices, Work work);
+  void in_lanes(const Run& run, const LanedBatch& batch, Work work);
 
   void sum_replicas(const Run& run, size_t w);
   void momentum_of_averages(const Run& run, size_t w);
@@ -131,6 +138,13 @@ class Executor {
   template <typename Step>
   static std::vector<Placed<Step>> placed(std::span<const Step> steps, std::byte* base);
   void update(const Run& run, size_t w, std::span<const RangeStep> steps);
+  kernels::ElementRange range(const Run& run, size_t w, const RangeStep& step);
+  Dtype gradient_dtype(const RangeStep& step) const;
+  // AdamW or Lion, by the group of `step`, on ranges that are alike.
+  void change(const Run& run, const RangeStep& step, std::span<const kernels::ElementRange> ranges);
+  // The same updates piece by piece, for statistics.
+  void apply_watched(const Run& run, std::span<const Placed<ApplyStep>> steps);
+  void change_watched(const Run& run, const RangeStep& step, const kernels::ElementRange& range);
   void copy(const Run& run, size_t w, std::span<const CopyStep> steps);
   // NorMuon's statistics, between where this rank keeps them and the wave's part, or within that.
   enum class Lines : uint8_t { kToPart, kFromPart };
@@ -151,6 +165,9 @@ class Executor {
   static const int32_t* active(const Run& run, int32_t parameter) {
     return run.input.active == nullptr ? nullptr : run.input.active + parameter;
   }
+  static double* gram_error(const Run& run, int32_t matrix) {
+    return run.input.stats == nullptr ? nullptr : run.input.stats->gram_error(matrix);
+  }
   const Group& group(int32_t parameter) const { return groups_[group_of_[parameter]]; }
   const kernels::Rates* rates(int32_t parameter) { return lend_rates() + group_of_[parameter]; }
   const kernels::Rates* lend_rates();
@@ -164,10 +181,6 @@ class Executor {
   bool same_call(int32_t parameter, int32_t other) const {
     return &group(parameter) == &group(other) && memory_[parameter].form == memory_[other].form;
   }
-  // Calls `change` and adds what it did to the weights of the block to input.changes.
-  template <typename Change>
-  void watch(const Run& run, int32_t parameter, const Block& block, bool counts, Change change);
-
   const plan::Catalog& catalog_;
   const Problem& problem_;
   const std::span<const ParameterMemory> memory_;

@@ -23,7 +23,7 @@ std::vector<int64_t> Executor::inputs(const Program& program, const StepInput& i
                            static_cast<int64_t>(numbers.step),
                            number(input.active),
                            number(input.clip),
-                           number(input.changes),
+                           number(input.stats),
                            number(lend_rates())};
   out.reserve(out.size() + groups_.size() + 6 * memory_.size());
   for (const Group& g : groups_) out.push_back(static_cast<int64_t>(fingerprint_but_rates(g)));

@@ -13,8 +13,6 @@
 
 namespace muster {
 
-using kernels::SumOfSquares;
-
 namespace {
 
 constexpr size_t kMostPrograms = 16;
@@ -62,6 +60,7 @@ void Optimizer::Impl::build() {
     throw InvalidArgument(fmt::format("scratch_bytes {}: rank {} needs {}; cost table '{}' is for another device", cap,
                                       rank_, executor_->scratch_bytes(), options_.plan.cost.device));
   }
+  parameter_stats_.emplace(*catalog_, *kernels_);
   control_.emplace(problem_, *holdings_, memory_, options_.groups, *kernels_, *executor_, recorder_,
                    [this](const std::vector<bool>& active) -> const engine::Program& { return program(active); });
   if (!options_.overlap) return;
@@ -87,14 +86,14 @@ void Optimizer::Impl::make_room() {
   options.parameter_stats = true;
   constexpr int64_t kEverybody = 0;  // the turn of all groups
   const engine::Ballots ballots = engine::fill_in(control_->question(kEverybody, *communicator_), none, options);
-  std::vector<SumOfSquares> changes(none.size());
-  const engine::StepInput input{none, 1, 1, control_->active(), control_->clip(), &changes};
+  const engine::StepInput input{none, 1, 1, control_->active(), control_->clip(), &*parameter_stats_};
   const engine::Program& all = program({});
   recorder_.start(0, false);
   kernels_->stream()->make_room([&] {
     control_->enqueue(none, options, kEverybody, ballots, link_);
     executor_->start(all);
     executor_->run(all, input, link_);
+    parameter_stats_->add_weights(*holdings_, memory_);
     control_->end_step(state_->updates());
   });
 }
@@ -144,16 +143,17 @@ const StepStats& Optimizer::Impl::step_on_host(std::span<void* const> gradients,
     if (accord.skip) {
       recorder_.stats.skipped = true;
     } else {
-      std::vector<SumOfSquares> changes(options.parameter_stats ? parameters : 0);
+      if (options.parameter_stats) parameter_stats_->start();
       const engine::StepInput input{gradients, options.grad_scale * accord.clip,
                                     number,    nullptr,
-                                    nullptr,   options.parameter_stats ? &changes : nullptr};
+                                    nullptr,   options.parameter_stats ? &*parameter_stats_ : nullptr};
       const engine::Program& own = program(accord.active);
       executor_->start(own);
       executor_->run(own, input, link_);
       if (options.parameter_stats) {
         const auto timed = recorder_.span(Stage::kControl);
-        control_->report_changes(changes, number, *communicator_);
+        parameter_stats_->add_weights(*holdings_, memory_);
+        parameter_stats_->report(*communicator_, what + " statistics", recorder_.stats.parameters);
       }
       for (size_t p = 0; p < parameters; ++p) state_->updates()[p] += accord.active[p] ? 1 : 0;
     }
@@ -189,20 +189,21 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
   } else {
     lent.emplace(options_.groups, agreed_);
   }
-  std::vector<SumOfSquares> changes(options.parameter_stats ? parameters : 0);
   or_break(what, [&] {
-    const engine::StepInput input{gradients,          options.grad_scale, number,
-                                  control_->active(), control_->clip(),   options.parameter_stats ? &changes : nullptr};
+    engine::ParameterStatsCollector* const stats = options.parameter_stats ? &*parameter_stats_ : nullptr;
+    const engine::StepInput input{gradients, options.grad_scale, number, control_->active(), control_->clip(), stats};
     const kernels::Range range(stream, what);
     do {
       recorder_.restart(number);
       stream.begin_step(record);
       stream.sign(control_->kind(options, number));
+      if (stats != nullptr && !stream.replaying()) stats->start();
       control_->enqueue(gradients, options, number, ballots, link_);
       const engine::Program& own = program(control_->by_schedule(number));
       executor_->start(own);
       const auto run = [&] { executor_->run(own, input, link_); };
       if (!stream.once(executor_->inputs(own, input), run)) executor_->count_traffic(own);
+      if (stats != nullptr) stats->add_weights(*holdings_, memory_);
       control_->end_step(state_->updates());
     } while (!stream.end_step());
     recorder_.stats.kernels = stream.launches();
@@ -217,7 +218,7 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
   if (options.parameter_stats && !recorder_.stats.skipped) {
     or_break(what, [&] {
       control_->read_norms(options.grad_scale);
-      control_->report_changes(changes, number, *communicator_);
+      parameter_stats_->report(*communicator_, what + " statistics", recorder_.stats.parameters);
     });
   }
   if (!refused) recorder_.finish();

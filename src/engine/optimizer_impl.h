@@ -160,6 +160,7 @@ class Optimizer::Impl {
   std::map<std::vector<bool>, engine::Program> programs_;  // by active parameters; empty: all
   int64_t compiled_ = 0;                                   // after the first
   std::optional<engine::Control> control_;
+  std::optional<engine::ParameterStatsCollector> parameter_stats_;
   std::optional<engine::Overlap> overlap_;
   std::string broken_;         // why no further step is possible
   std::vector<Group> agreed_;  // the last that were valid; those of a step in waves on a device

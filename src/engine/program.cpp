@@ -299,7 +299,7 @@ class Compiler {
     auto own = [&](int32_t j, int64_t at) -> OwnedMatrix& {
       OwnedBatch& batch = batches[key_of(j)];
       batch.key = key_of(j);
-      return batch.matrices.emplace_back(OwnedMatrix{-1, at / wire_, -1, -1});
+      return batch.matrices.emplace_back(OwnedMatrix{-1, -1, at / wire_, -1, -1});
     };
     for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
       if (plan_.wave[j] != w || !is_active(catalog_.parameter_of(j))) continue;
@@ -309,18 +309,20 @@ class Compiler {
       const bool holds = holders.find(rank_) != nullptr;
       if (!owns && !(gathers && holds)) continue;
       const bool normuon = catalog_.class_at(j).matrix.normuon;
+      const int32_t measured = plan_.owner[j] == rank_ ? j : -1;  // others may orthogonalize it too
       const bool keeps_lines = plan::keeps_all_lines(catalog_, catalog_.class_at(j), rank_);
       if (owns && holders.stays_home(rank_, plan::in_each_replica(plan_, j)) && keeps_lines) {
         HomeBatch& batch = home_[key_of(j)];
         batch.key = key_of(j);
         home_at_[j] = {batch.key, batch.matrices.size()};
-        batch.matrices.push_back({catalog_.parameter_of(j), normuon ? variance_of(j) : -1, {}, {}});
+        batch.matrices.push_back({catalog_.parameter_of(j), measured, normuon ? variance_of(j) : -1, {}, {}});
         continue;
       }
       assembled_[j] = take(wave, catalog_.class_at(j).matrix.elements() * wire_);
       if (!owns && transport != Transport::kGather) continue;
       OwnedMatrix& mine = own(j, assembled_[j]);
       mine.parameter = catalog_.parameter_of(j);
+      mine.measured = measured;
       if (normuon && keeps_lines) mine.variance = variance_of(j);
       if (normuon && !keeps_lines) {
         mine.assembled_variance = take(wave, catalog_.class_at(j).matrix.lines() * kSumBytes);

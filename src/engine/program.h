@@ -85,6 +85,7 @@ struct LineStep {
 
 struct OwnedMatrix {
   int32_t parameter = -1;           // -1: a zero matrix
+  int32_t measured = -1;            // the matrix, if statistics of it are this rank's to report
   int64_t assembled = 0;            // element in the wave's part
   int64_t variance = -1;            // in State; -1: no NorMuon, or they are assembled
   int64_t assembled_variance = -1;  // byte in the wave's part: of a zero matrix, or from the ranks that keep them
@@ -117,6 +118,7 @@ struct ApplyStep {
 // A matrix of which nothing travels: it needs no place in the arena, only the workspace.
 struct HomeMatrix {
   int32_t parameter = 0;
+  int32_t measured = -1;  // as in OwnedMatrix
   int64_t variance = -1;
   std::vector<PackStep> pack;
   std::vector<ApplyStep> apply;

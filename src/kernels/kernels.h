@@ -156,12 +156,24 @@ struct PolishMatrix {
   void* matrix = nullptr;
   float* variance = nullptr;  // one a line; starts at 0. Only NorMuon's
   const int32_t* active = nullptr;
+  // If not null, receives ||G - I||_F^2, on the device: G is the Gram matrix of the orthogonal factor along its short
+  // side, before NorMuon scales it.
+  double* gram_error = nullptr;
 };
 
 // Scratch for a call, 64-byte aligned. More than the least makes batches faster, never different.
 struct Workspace {
   void* data = nullptr;
   int64_t bytes = 0;
+};
+
+// Weights, and as many f32 values, dense, that are subtracted from them.
+struct ChangeBlock {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  WeightBlock weight{};
+  float* values = nullptr;
+  const int32_t* active = nullptr;
 };
 
 // Values to look at, f32 or bf16.
@@ -246,6 +258,10 @@ class Kernels {
   virtual void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks) = 0;
   virtual void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges) = 0;
   virtual void lion(const LionOptions& options, std::span<const ElementRange> ranges) = 0;
+
+  // values = weights - values, with the f32 value that a weight of this form stands for. From zeros: the weights. With
+  // the weights before an update there: the change that the update made.
+  virtual void subtract_from_weights(WeightForm form, std::span<const ChangeBlock> blocks) = 0;
 
   // Matrices that are polished at the same time, where the batch and the scratch have as many.
   virtual int64_t side_by_side() const { return 1; }

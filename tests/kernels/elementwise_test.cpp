@@ -295,6 +295,46 @@ TEST(Apply, EveryPathGivesTheSameBits) {
   }
 }
 
+// Values are what a weight of each form stands for, less what was there; on every instruction set, in blocks that
+// threads share.
+TEST(SubtractFromWeights, SeesTheExactWeightOfEveryForm) {
+  constexpr int64_t kRows = 300;
+  constexpr int64_t kColumns = 700;
+  constexpr int64_t kStride = 703;
+  const std::vector<float> weights = random_values(kRows * kStride, 1);
+  const std::vector<float> before = random_values(kRows * kColumns, 2);
+  for (const cpu::Elementwise* set : all_elementwise()) {
+    const auto kernels = cpu::make_kernels({3}, *set);
+    for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16, WeightForm::kBf16Master,
+                                  WeightForm::kBf16Mantissa, WeightForm::kBf16Stochastic}) {
+      std::vector<float> f32 = weights;
+      std::vector<uint16_t> high = to_bf16(weights);
+      std::vector<uint16_t> low(weights.size());
+      if (form == WeightForm::kBf16Mantissa) {
+        for (size_t i = 0; i < weights.size(); ++i) {
+          const auto bits = std::bit_cast<uint32_t>(weights[i]);
+          high[i] = static_cast<uint16_t>(bits >> 16);
+          low[i] = static_cast<uint16_t>(bits);
+        }
+      }
+      const bool exact = form != WeightForm::kBf16 && form != WeightForm::kBf16Stochastic;
+      std::vector<float> values = before;
+      ChangeBlock block{kRows, kColumns, {}, values.data(), nullptr};
+      block.weight.data = form == WeightForm::kF32 ? static_cast<void*>(f32.data()) : high.data();
+      block.weight.extra = form == WeightForm::kBf16Master ? static_cast<void*>(f32.data()) : low.data();
+      block.weight.stride = kStride;
+      kernels->subtract_from_weights(form, {&block, 1});
+      for (int64_t i = 0; i < kRows; ++i) {
+        for (int64_t j = 0; j < kColumns; ++j) {
+          const float weight = weights[static_cast<size_t>(i * kStride + j)];
+          const auto at = static_cast<size_t>(i * kColumns + j);
+          ASSERT_EQ(values[at], (exact ? weight : from_bf16(to_bf16(weight))) - before[at]) << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
 TEST(StochasticRounding, IsRightOnAverageAndDiffersByKey) {
   const auto kernels = make_cpu_kernels({});
   constexpr int64_t kCount = 40000;

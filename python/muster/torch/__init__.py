@@ -11,6 +11,7 @@ from . import groups, layout
 from .ddp import ddp_hook
 from .default_groups import param_groups
 from .foreign import import_dion, import_torch
+from .monitoring import ParameterStats
 from .optimizer import Muon, NorMuon
 from .plan import Plan
 from .timeline import profile
@@ -18,6 +19,7 @@ from .timeline import profile
 __all__ = [
     "Muon",
     "NorMuon",
+    "ParameterStats",
     "Plan",
     "ddp_hook",
     "groups",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,9 +17,10 @@ from .build import Built
 from .checkpoints import CheckpointedOptimizer
 from .gradients import OtherDtype
 from .group_keys import check_arguments
-from .groups import DEFAULTS
+from .groups import DEFAULTS, MATRIX_ALGORITHMS
 from .hooks import quiet_hook_step
 from .layout import local
+from .monitoring import ParameterStats, scalars, write
 from .options import NAMES, Options
 from .overlap import CLIPPED, REGROUPED, SCALED, Overlap
 from .plan import Plan
@@ -76,6 +78,8 @@ class NorMuon(CheckpointedOptimizer):
         threads: of one rank, on the CPU; default torch.get_num_threads().
         graph: on CUDA a step is captured once and replayed (default); set False when debugging.
         seed: of stochastic rounding. Default 0.
+        monitor_every: collect statistics per parameter in every so many steps, for ``parameter_stats`` and
+            ``log_stats``. Default 0: in none. The attribute of this name may be changed at any time, on all ranks.
     """
 
     _algorithm = "normuon"
@@ -104,6 +108,7 @@ class NorMuon(CheckpointedOptimizer):
         threads: int | None = None,
         graph: bool = True,
         seed: int = 0,
+        monitor_every: int = 0,
         **defaults: Unpack[MoreOptions],
     ) -> None:
         options = Options(
@@ -122,6 +127,7 @@ class NorMuon(CheckpointedOptimizer):
             threads=threads,
             graph=graph,
             seed=seed,
+            monitor_every=monitor_every,
         )
         self._start(options, process_group)
         with self.ranks.together("construction"):
@@ -281,6 +287,8 @@ class NorMuon(CheckpointedOptimizer):
         Returns the engine too: where gradients have another dtype than before, it is a new one.
         """
         built.step_options.trace = timeline.recording()
+        every = self._options.monitor_every
+        built.step_options.parameter_stats = every > 0 and (built.engine.steps + 1) % every == 0
         addresses: list[int] = []
         try:
             self._prepare(built)
@@ -326,6 +334,51 @@ class NorMuon(CheckpointedOptimizer):
         """Of the last step: bytes, messages, exchanges, and time by stage, on this rank."""
         with self._use.call("stats"):
             return self._ready().engine.stats()
+
+    @property
+    def monitor_every(self) -> int:
+        """Statistics per parameter are collected in every so many steps; 0: in none. The same on all ranks."""
+        return self._options.monitor_every
+
+    @monitor_every.setter
+    def monitor_every(self, every: int) -> None:
+        options = replace(self._options, monitor_every=every)
+        options.check_monitoring()
+        self._options = options
+
+    def parameter_stats(self) -> dict[str, ParameterStats]:
+        """Statistics of the last step by parameter, the same on every rank; empty if that step was not monitored.
+
+        ``monitor_every`` says which steps are. Such a step takes longer (docs/torch.md), and on CUDA waits for its end.
+        """
+        with self._use.call("parameter_stats"):
+            built = self._built
+            if built is None or built.engine.stats()["skipped"]:
+                return {}
+            algorithms = [group["algorithm"] for group in self.param_groups for _ in group["params"]]
+            matrices = {n for n, name in zip(built.numbers, algorithms) if name in MATRIX_ALGORITHMS}
+            return {
+                built.names[number]: ParameterStats(*row[:3], row[3] if number in matrices else None)
+                for number, row in enumerate(built.engine.parameter_stats())
+            }
+
+    def log_stats(self, writer: Any, step: int, *, prefix: str = "optimizer") -> dict[str, float]:
+        """Writes the statistics of the last step, if it was monitored; call it after every step, on any rank.
+
+        Args:
+            writer: a TensorBoard ``SummaryWriter``, a W&B run or the module ``wandb``, or a function of (values, step).
+            step: the step that they are written for.
+            prefix: what tags begin with: "optimizer/update_rms/blocks.0.weight". Empty: nothing.
+
+        Returns:
+            What was written: values by tag. Empty if the step was not monitored.
+        """
+        stats = self.parameter_stats()
+        if not stats:
+            return {}
+        values = scalars(stats, self.stats()["grad_norm"], prefix)
+        write(writer, values, step)
+        return values
 
 
 class Muon(NorMuon):

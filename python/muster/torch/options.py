@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from .. import _muster
-from .overlap import SCREENED
+from .monitoring import check_every
+from .overlap import MONITORED, SCREENED
 from .ranks import check_timeout
 
 _WEIGHT_FORMS = {
@@ -46,6 +47,7 @@ class Options:
     threads: int | None
     graph: bool
     seed: int
+    monitor_every: int
 
     def check(self) -> None:
         """Raises ValueError naming the option."""
@@ -60,7 +62,14 @@ class Options:
                 "replicate_state=True: not with grad_sync=True, where only the rank that updates a parameter has its"
                 " averaged gradient; call consolidate_state_dict() on all ranks before rank 0 saves"
             )
+        self.check_monitoring()
         self.plan_options([])
+
+    def check_monitoring(self) -> None:
+        """Raises ValueError naming the option."""
+        check_every(self.monitor_every)
+        if self.overlap and self.monitor_every:
+            raise ValueError(MONITORED.format(self.monitor_every))
 
     @property
     def replicas_keep_state(self) -> bool:

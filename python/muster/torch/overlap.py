@@ -30,6 +30,9 @@ SCREENED = (
     "overlap=True: not with non_finite='{}', which looks at all gradients before anything is changed, and waves start"
     " before that"
 )
+MONITORED = (
+    "overlap=True: not with monitor_every={}: gradient norms need all gradients as they were, and waves start before that"
+)
 REGROUPED = "overlap=True: param groups were changed after backward had begun the step; change them before backward"
 CLIPPED = "overlap=True: not with clipping: it needs the norm of all gradients, and waves start before that"
 

@@ -185,6 +185,16 @@ class CpuKernels final : public Kernels {
     });
   }
 
+  void subtract_from_weights(WeightForm form, std::span<const ChangeBlock> blocks) override {
+    each_piece(pool_, blocks, cut_of<ChangeBlock>, [&](const ChangeBlock& block, const Piece& piece, int) {
+      if (sits_out(block)) return;
+      // A piece has whole rows, or a part of one: its values are dense, too.
+      float* const values = block.values + piece.row * block.columns + piece.column;
+      elementwise_.subtract_from_weights(
+          form, {piece.rows, piece.columns, part_of(block.weight, form, piece), values, nullptr});
+    });
+  }
+
   int64_t side_by_side() const override { return pool_.threads(); }
 
   // Two matrices of 3072 x 768 on two threads take 90 MiB.
@@ -210,7 +220,7 @@ class CpuKernels final : public Kernels {
     for (size_t i = 0; i < batch.size(); ++i) {
       if (sits_out(batch[i])) continue;
       void* const o = options.normuon ? scratch + static_cast<int64_t>(i) * o_bytes : batch[i].matrix;
-      pairs.push_back({batch[i].matrix, o});
+      pairs.push_back({batch[i].matrix, o, batch[i].gram_error});
       scaled.push_back({static_cast<const float*>(o), batch[i].variance, batch[i].matrix});
     }
     const Dtype output = options.normuon ? Dtype::kF32 : options.wire;

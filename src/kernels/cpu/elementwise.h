@@ -17,6 +17,8 @@ struct Elementwise {
   void (*adamw)(const AdamWOptions& options, const ElementRange& range);
   void (*lion)(const LionOptions& options, const ElementRange& range);
 
+  void (*subtract_from_weights)(WeightForm form, const ChangeBlock& block);
+
   // Of one row, in double. `values` in `dtype`.
   double (*sum_squares)(Dtype dtype, const void* values, int64_t count);
   // sums[j] += values[j]^2

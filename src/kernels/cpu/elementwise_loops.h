@@ -195,6 +195,16 @@ void lion(const LionOptions& options, const ElementRange& range) {
   });
 }
 
+void subtract_from_weights(WeightForm weight_form, const ChangeBlock& block) {
+  with_form(weight_form, [&]<WeightForm form>(Value<form>) {
+    for (int64_t i = 0; i < block.rows; ++i) {
+      const Weights<form> weights(block.weight, i * block.weight.stride, 0, 0);
+      float* __restrict values = block.values + i * block.columns;
+      for (int64_t j = 0; j < block.columns; ++j) values[j] = weights.get(j) - values[j];
+    }
+  });
+}
+
 // Sixteen lanes on every machine: their number is part of the result.
 template <typename T>
 double sum_squares_of(const T* __restrict values, int64_t count) {
@@ -290,6 +300,7 @@ constexpr Elementwise elementwise_table(const char* name) {
           .apply = apply,
           .adamw = adamw,
           .lion = lion,
+          .subtract_from_weights = subtract_from_weights,
           .sum_squares = sum_squares,
           .add_squares = add_squares,
           .normalize = normalize,

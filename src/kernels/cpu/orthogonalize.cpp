@@ -121,9 +121,14 @@ class Group {
 
   // gram(to) = the Gram matrix of x(from)
   void form_gram(int from, int to) const {
+    form_gram([&](int64_t m) { return x(m, from); }, to);
+  }
+  // gram(to) = the Gram matrix of from(m)
+  template <typename From>
+  void form_gram(const From& from, int to) const {
     multiply([&](int64_t m) {
-      const Operand plain{x(m, from), shape_.columns, Transpose::kNo};
-      const Operand transposed{x(m, from), shape_.columns, Transpose::kYes};
+      const Operand plain{from(m), shape_.columns, Transpose::kNo};
+      const Operand transposed{from(m), shape_.columns, Transpose::kYes};
       SymmetricProduct product{.n = layout_.n, .inner = std::max(shape_.rows, shape_.columns)};
       product.a = wide_ ? plain : transposed;
       product.b = wide_ ? transposed : plain;
@@ -170,16 +175,30 @@ class Group {
 
   // The last product, straight into the output where that is f32.
   void finish(int q, int from) const {
-    if (options_.output == Dtype::kF32) {
-      multiply_x(q, from, [&](int64_t m) { return static_cast<float*>(matrices_[m].output); });
-      return;
-    }
-    multiply_x(q, from, [&](int64_t m) { return x(m, 1 - from); });
+    const auto o = [&](int64_t m) {
+      return options_.output == Dtype::kF32 ? static_cast<float*>(matrices_[m].output) : x(m, 1 - from);
+    };
+    multiply_x(q, from, o);
+    measure_gram_error(o);
+    if (options_.output == Dtype::kF32) return;
     each(row_blocks(shape_.rows), [&](int64_t m, int64_t block) {
       const int64_t begin = block * kNormRows * shape_.columns;
       const int64_t end = std::min(shape_.rows, (block + 1) * kNormRows) * shape_.columns;
       char* output = static_cast<char*>(matrices_[m].output) + begin * byte_size(options_.output);
       elementwise_.scale_to_wire(x(m, 1 - from) + begin, end - begin, 1, nullptr, options_.output, output);
+    });
+  }
+
+  // Where a matrix asks for it. Overwrites gram(0), which the steps no longer need.
+  template <typename From>
+  void measure_gram_error(const From& o) const {
+    if (std::ranges::none_of(matrices_, [](const MatrixPair& pair) { return pair.gram_error != nullptr; })) return;
+    form_gram(o, 0);
+    const int64_t n = layout_.n;
+    each(n, [&](int64_t m, int64_t i) { gram(m, 0)[i * n + i] -= 1; });
+    sum_squares(Dtype::kF32, n, n, [&](int64_t m, int64_t i) { return gram(m, 0) + i * n; });
+    each(1, [&](int64_t m, int64_t) {
+      if (matrices_[m].gram_error != nullptr) *matrices_[m].gram_error = std::pow(frobenius_norm(m, n), 2);
     });
   }
 

@@ -26,6 +26,7 @@ struct OrthogonalizeOptions {
 struct MatrixPair {
   const void* input = nullptr;
   void* output = nullptr;
+  double* gram_error = nullptr;  // as in PolishMatrix; of f32 values
 };
 
 // Where the work is done, and by which form.

@@ -99,6 +99,7 @@ inline bool dense(const MomentumBlock& b) {
 inline bool dense(const ApplyBlock& b) {
   return b.update_stride == b.columns && b.weight.stride == b.columns && b.weight.row_index_stride == b.columns;
 }
+inline bool dense(const ChangeBlock& b) { return b.weight.stride == b.columns; }
 inline bool dense(const ValueBlock& b) { return b.stride == b.columns; }
 template <typename Block>  // CopyBlock, AddBlock
 bool dense(const Block& b) {

@@ -84,6 +84,9 @@ class CudaKernels final : public Kernels, public Stream {
   void lion(const LionOptions& options, std::span<const ElementRange> ranges) override {
     cuda::lion(options, ranges, queue_);
   }
+  void subtract_from_weights(WeightForm form, std::span<const ChangeBlock> blocks) override {
+    cuda::subtract_from_weights(form, blocks, queue_);
+  }
 
   int64_t polish_batch(MatrixShape shape) const override { return cuda::polish_batch(shape, multiprocessors_); }
   int64_t workspace_worth() const override { return int64_t{1} << 30; }

@@ -209,6 +209,37 @@ struct RangeBody {
   }
 };
 
+template <WeightForm kForm>
+struct ChangeBody {
+  using Weight = WeightOperand<kForm>;
+  template <int N>
+  struct Values {
+    float values[N];
+    typename Weight::template Values<N> weight;
+  };
+
+  Operand<float> values;
+  Weight weight;
+
+  __device__ ChangeBody(const NoOptions&, const ChangeBlock& block, const Chunk& chunk)
+      : values(block.values, block.columns, chunk), weight(block.weight, Rounding{}, chunk) {}
+
+  template <int N>
+  __device__ bool aligned(const Chunk& chunk) const {
+    return values.template aligned<N>(chunk) && weight.template aligned<N>(chunk);
+  }
+  template <int N>
+  __device__ void read(Place p, Values<N>& v) const {
+    cuda::read(v.values, values.at(p));
+    weight.read(p, v.weight);
+  }
+  template <int N>
+  __device__ void write(Place p, Values<N>& v) const {
+    Weight::for_each(v.weight, [&](int i, float w) { v.values[i] = w - v.values[i]; });
+    cuda::write(values.at(p), v.values);
+  }
+};
+
 template <typename F>
 void with_momentum(const MomentumOptions& options, const F& f) {
   constexpr MomentumForm kEma = MomentumForm::kEma;
@@ -265,6 +296,13 @@ void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges, Qu
 
 void lion(const LionOptions& options, std::span<const ElementRange> ranges, Queue& queue) {
   change_ranges<LionRule>("lion", options, ranges, queue);
+}
+
+void subtract_from_weights(WeightForm form, std::span<const ChangeBlock> blocks, Queue& queue) {
+  with_form(form, [&]<WeightForm kForm>(Value<kForm>) {
+    enqueue("subtract from weights", elementwise_kernel<ChangeBody<kForm>, NoOptions, ChangeBlock>, NoOptions{}, blocks,
+            queue);
+  });
 }
 
 }  // namespace muster::kernels::cuda

@@ -13,5 +13,6 @@ void momentum_pack(const MomentumOptions& options, std::span<const MomentumBlock
 void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks, Queue& queue);
 void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges, Queue& queue);
 void lion(const LionOptions& options, std::span<const ElementRange> ranges, Queue& queue);
+void subtract_from_weights(WeightForm form, std::span<const ChangeBlock> blocks, Queue& queue);
 
 }  // namespace muster::kernels::cuda

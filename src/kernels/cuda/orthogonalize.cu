@@ -44,9 +44,9 @@ __global__ void find_line_factors(const T* a, int n, int64_t pitch, float* facto
   if (threadIdx.x == 0) factors[line] = sum > 0 ? rsqrtf(sum) : 0.0F;
 }
 
-// Sums of squares of lines, by a warp a line, that make up ||A||^2: up to the diagonal, what is before it twice.
+// Sums of squares of lines, one warp per line, that make up ||A - d I||^2: up to the diagonal, what is before it twice.
 template <typename T>
-__global__ void sum_squares(const T* a, int n, int64_t pitch, float* sums) {
+__global__ void sum_squares(const T* a, int n, int64_t pitch, float diagonal, float* sums) {
   const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= n) return;
   const int64_t line = static_cast<int64_t>(blockIdx.y) * n + row;
@@ -55,7 +55,8 @@ __global__ void sum_squares(const T* a, int n, int64_t pitch, float* sums) {
     const Octet octet = load_octet(a + line * pitch + j, n - j);
 #pragma unroll
     for (int i = 0; i < kOctet; ++i) {
-      const float square = octet.v[i] * octet.v[i];
+      const float value = octet.v[i] - (j + i == row ? diagonal : 0.0F);
+      const float square = value * value;
       sum += j + i < row ? 2 * square : j + i == row ? square : 0.0F;
     }
   }
@@ -63,13 +64,25 @@ __global__ void sum_squares(const T* a, int n, int64_t pitch, float* sums) {
   if (threadIdx.x % kWarp == 0) sums[line] = sum;
 }
 
-// t for the scalars of a matrix, by a block.
-__global__ void tighten(const float* sums, int n, const double* safety, FirstScalars* scalars) {
+// The sum of a matrix's lines, by one block per matrix.
+__device__ double sum_of_lines(const float* sums, int n) {
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
     sum += static_cast<double>(sums[static_cast<int64_t>(blockIdx.x) * n + i]);
   }
-  sum = block_sum<kThreads>(sum);
+  return block_sum<kThreads>(sum);
+}
+
+__global__ void write_gram_error(const float* sums, int n, const PolishMatrix* matrices) {
+  const double sum = sum_of_lines(sums, n);
+  const PolishMatrix& matrix = matrices[blockIdx.x];
+  const bool active = matrix.active == nullptr || *matrix.active != 0;
+  if (threadIdx.x == 0 && active && matrix.gram_error != nullptr) *matrix.gram_error = sum;
+}
+
+// t for the scalars of a matrix, by a block.
+__global__ void tighten(const float* sums, int n, const double* safety, FirstScalars* scalars) {
+  const double sum = sum_of_lines(sums, n);
   if (threadIdx.x != 0 || sum == 0) return;
   const double t = 1 / (*safety * *safety * sqrt(sum));
   const auto scale = [](Scalars& pair, double alpha, double beta) {
@@ -167,6 +180,19 @@ class Steps {
     return 1 - now;
   }
 
+  void measure_gram_error(const Matrices& o, const PolishMatrix* matrices) const {
+    const auto n = static_cast<int>(n_);
+    form_gram(o, 0, of_all(one()));
+    float* const sums = iterates_.lines;
+    queue_.launch("gram error", {iterates_.batch, n, address(gram_data(0)), address(sums), address(matrices)},
+                  [&](cudaStream_t stream) {
+                    const auto batch = static_cast<unsigned>(iterates_.batch);
+                    const dim3 lines{static_cast<unsigned>((n + kWarps - 1) / kWarps), batch};
+                    sum_squares<<<lines, kThreads, 0, stream>>>(gram_data(0), n, pitch_of(n), 1.0F, sums);
+                    write_gram_error<<<batch, kThreads, 0, stream>>>(sums, n, matrices);
+                  });
+  }
+
  private:
   // On the device, and how far apart those of two matrices are.
   struct ScalarsOf {
@@ -201,8 +227,9 @@ class Steps {
     return p;
   }
 
-  void form_gram(int from, int to, ScalarsOf scalars) const {
-    Product p = product_of(x(from), x(from), {}, gram(to), scalars);
+  void form_gram(int from, int to, ScalarsOf scalars) const { form_gram(x(from), to, scalars); }
+  void form_gram(const Matrices& from, int to, ScalarsOf scalars) const {
+    Product p = product_of(from, from, {}, gram(to), scalars);
     p.symmetric = true;
     p.a_transposed = !wide_;
     p.b_transposed = wide_;
@@ -266,7 +293,7 @@ class Steps {
         [&](cudaStream_t stream) {
           const auto batch = static_cast<unsigned>(iterates_.batch);
           const dim3 lines{static_cast<unsigned>((n + kWarps - 1) / kWarps), batch};
-          sum_squares<<<lines, kThreads, 0, stream>>>(gram_data(a), n, pitch_of(n), sums);
+          sum_squares<<<lines, kThreads, 0, stream>>>(gram_data(a), n, pitch_of(n), 0.0F, sums);
           tighten<<<batch, kThreads, 0, stream>>>(sums, n, iterates_.safety, scalars);
         });
   }
@@ -339,6 +366,15 @@ double half_safety(const Coefficients& coefficients) {
 int orthogonalize(const Coefficients& coefficients, const Iterates& iterates, Queue& queue) {
   if (iterates.form == Form::kGram) return Steps<__half>(coefficients, iterates, queue).gram_form();
   return Steps<__nv_bfloat16>(coefficients, iterates, queue).standard_form();
+}
+
+void measure_gram_error(const Iterates& iterates, const Matrices& o, const PolishMatrix* matrices, Queue& queue) {
+  const Coefficients none;
+  if (iterates.form == Form::kGram) {
+    Steps<__half>(none, iterates, queue).measure_gram_error(o, matrices);
+  } else {
+    Steps<__nv_bfloat16>(none, iterates, queue).measure_gram_error(o, matrices);
+  }
 }
 
 double orthogonalize_flops(Form form, MatrixShape shape, int64_t steps) {

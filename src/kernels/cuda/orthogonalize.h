@@ -58,6 +58,10 @@ struct Iterates {
 // Which of `x` holds the result.
 int orthogonalize(const Coefficients& coefficients, const Iterates& iterates, Queue& queue);
 
+// ||G - I||_F^2 for those of `matrices` (on the device) that ask for it, with G the Gram matrix of `o`, a result of
+// orthogonalize(). Overwrites the first Gram matrix and `lines` of the iterates.
+void measure_gram_error(const Iterates& iterates, const Matrices& o, const PolishMatrix* matrices, Queue& queue);
+
 // Floating-point operations executed for one matrix, tiles included.
 double orthogonalize_flops(Form form, MatrixShape shape, int64_t steps);
 

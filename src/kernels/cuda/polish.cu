@@ -297,6 +297,9 @@ class Batch {
     polished.matrices = matrices_;
     polished.type = half_of(form_);
     polished.o = iterates.x[static_cast<size_t>(orthogonalize(options_.coefficients, iterates, queue_))];
+    if (std::ranges::any_of(batch_, [](const PolishMatrix& m) { return m.gram_error != nullptr; })) {
+      measure_gram_error(iterates, polished.o, matrices_, queue_);
+    }
     if (options_.normuon.has_value()) {
       const LineSums line_sums{options_.normuon->axis, shape_};
       if (!sums_rows) sum_lines(polished.type, polished.o, count, line_sums, squares, queue_);
@@ -317,7 +320,7 @@ class Batch {
          static_cast<int64_t>(options_.normuon.has_value()));
     for (const Coefficients::Step& step : c.steps) name(step.a, step.b, step.c);
     if (const auto& lines = options_.normuon) name(static_cast<int64_t>(lines->axis), lines->beta2, lines->eps);
-    for (const PolishMatrix& m : batch_) name(m.matrix, m.variance, m.active);
+    for (const PolishMatrix& m : batch_) name(m.matrix, m.variance, m.active, m.gram_error);
   }
 
   // Writes the wire.

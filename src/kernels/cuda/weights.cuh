@@ -49,6 +49,16 @@ struct WeightOperand {
     read_once(v.data, data.at(p));
     if constexpr (kHasExtra) read_once(v.extra, extra.at(p));
   }
+  // f(i, weight i).
+  template <int N, typename F>
+  __device__ static void for_each(Values<N>& v, const F& f) {
+    WeightBlock local;
+    local.data = v.data;
+    local.extra = v.extra;
+    const cpu::Weights<kForm> weights(local, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < N; ++i) f(i, weights.get(i));
+  }
   // Weight i becomes f(i, weight i).
   template <int N, typename F>
   __device__ void write(Place p, Values<N>& v, const F& f) const {

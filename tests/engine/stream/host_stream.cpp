@@ -68,6 +68,9 @@ class HostStream final : public Kernels, public Stream {
   void lion(const LionOptions& options, std::span<const ElementRange> ranges) override {
     later([=, this, ranges = own(ranges)] { cpu_->lion(options, ranges); });
   }
+  void subtract_from_weights(WeightForm form, std::span<const ChangeBlock> blocks) override {
+    later([=, this, blocks = own(blocks)] { cpu_->subtract_from_weights(form, blocks); });
+  }
   int64_t workspace_worth() const override { return cpu_->workspace_worth(); }
   int64_t polish_workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const override {
     return cpu_->polish_workspace(shape, batch, options);

@@ -120,6 +120,35 @@ class Elementwise : public QueueTest {
     ASSERT_EQ(twins.differing(), -1);
   }
 
+  void subtract_on_both(WeightForm form) {
+    Twins twins;
+    std::vector<ChangeBlock> here;
+    std::vector<ChangeBlock> there;
+    for (const Extent& e : kExtents) {
+      const auto first = static_cast<size_t>(e.first);
+      Twin& values = twins.add(Dtype::kF32, e.elements(), 4);
+      Twin& w = twins.add(weight_dtype(form), e.elements(), 5);
+      Twin& x = twins.add(extra_dtype(form), e.elements(), 6);
+      const auto floats = [&](std::byte* bytes) { return reinterpret_cast<float*>(bytes) + first; };
+      ChangeBlock& a = here.emplace_back();
+      a.rows = e.rows;
+      a.columns = e.columns;
+      a.weight.data = w.here(first * element_bytes(weight_dtype(form)));
+      a.weight.extra = x.here(first * element_bytes(extra_dtype(form)));
+      a.weight.stride = e.stride;
+      a.values = floats(values.here());
+      ChangeBlock& b = there.emplace_back(a);
+      b.weight.data = w.there(first * element_bytes(weight_dtype(form)));
+      b.weight.extra = x.there(first * element_bytes(extra_dtype(form)));
+      b.values = floats(values.there());
+      flags_->set(here.size(), a, b);
+    }
+    cpu_->subtract_from_weights(form, here);
+    subtract_from_weights(form, there, queue());
+    queue().synchronize();
+    ASSERT_EQ(twins.differing(), -1);
+  }
+
   // Lion or AdamW, with the options of either.
   template <typename Options>
   void ranges_on_both(Options options, void (Kernels::*on_host)(const Options&, std::span<const ElementRange>),
@@ -205,6 +234,10 @@ TEST_F(Elementwise, ApplyHasTheBitsOfTheCpu) {
       for (const Decay decay : {Decay::kPlain, Decay::kCautious}) apply_on_both({wire, form, decay, {7, 3}});
     }
   }
+}
+
+TEST_F(Elementwise, SubtractingFromWeightsHasTheBitsOfTheCpu) {
+  for (const WeightForm form : kForms) subtract_on_both(form);
 }
 
 TEST_F(Elementwise, AdamWAndLionHaveTheBitsOfTheCpu) {
