@@ -6,7 +6,7 @@
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 
-#include "muster/model.h"
+#include "model/model.h"
 #include "muster/plan.h"
 
 namespace muster {

@@ -19,7 +19,7 @@
 
 #include <fmt/format.h>
 
-#include "muster/model.h"
+#include "model/model.h"
 #include "muster/optimizer.h"
 
 namespace muster::bench {

@@ -20,7 +20,7 @@ endfunction()
 
 # What reports are drawn with: the style, then the scripts.
 function(muster_embed_report output)
-  set(folder ${PROJECT_SOURCE_DIR}/src/report/html)
+  set(folder ${PROJECT_SOURCE_DIR}/tools/report/html)
   file(GLOB scripts CONFIGURE_DEPENDS ${folder}/*.js)
   muster_embed(${output} report/html/assets.h muster::report::Asset muster::report::assets
     ${folder}/report.css ${scripts})

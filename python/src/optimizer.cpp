@@ -16,8 +16,8 @@
 #include "bindings.h"
 #include "muster/error.h"
 #include "owner.h"
-#include "report/plan_json.h"
-#include "report/plan_table.h"
+#include "plan_text/plan_json.h"
+#include "plan_text/plan_table.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -64,7 +64,7 @@ class Engine {
     const Problem& problem = optimizer_->problem();
     const Plan& plan = optimizer_->plan();
     const PlanSummary summary = summarize(problem, plan, plan_options_.cost);
-    return make(report::PlanReport{problem, plan, summary, plan_options_.cost, 0, plan_options_.scratch_bytes});
+    return make(plan_text::PlanReport{problem, plan, summary, plan_options_.cost, 0, plan_options_.scratch_bytes});
   }
 
  private:
@@ -296,12 +296,14 @@ void bind_optimizer(nb::module_& module) {
       .def(
           "plan_text",
           [](Engine& engine, int width) {
-            return engine.report([&](const report::PlanReport& r) { return report::plan_table(r, {false, width}); });
+            return engine.report([&](const plan_text::PlanReport& r) {
+              return plan_text::plan_table(r, {false, width});
+            });
           },
           "width"_a = 110)
       .def("plan_json",
            [](Engine& engine) {
-             return engine.report([](const report::PlanReport& r) { return report::plan_json(r); });
+             return engine.report([](const plan_text::PlanReport& r) { return plan_text::plan_json(r); });
            })
       .def(
           "state",

@@ -7,16 +7,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/json.h"
+#include "base/limits.h"
+#include "base/text.h"
 #include "engine/checksum.h"
-#include "model/json.h"
-#include "model/limits.h"
-#include "model/text.h"
 
 namespace muster::engine {
 
-using model::fail;
-using model::in_quotes;
-using model::Json;
+using base::fail;
+using base::in_quotes;
+using base::Json;
 
 namespace {
 
@@ -57,7 +57,7 @@ std::string quoted(const std::string& text) {
 }
 
 void check_tensor_name(const std::string& name, std::string_view where) {
-  model::check_name(name, where, "tensor name");
+  base::check_name(name, where, "tensor name");
   if (name == "__metadata__") fail("{}: no tensor can be named {}", where, in_quotes(name));
 }
 
@@ -94,35 +94,35 @@ std::string_view unseal(std::string_view text, const std::string& where) {
 }
 
 TensorEntry parse_tensor(const Json& json, const std::string& where) {
-  model::Members members(json, where);
+  base::Members members(json, where);
   TensorEntry t;
-  t.info.name = model::to_string(members.at("name"), where, "name");
+  t.info.name = base::to_string(members.at("name"), where, "name");
   check_tensor_name(t.info.name, where);
   members.set_where(fmt::format("{}: {}", where, tensor(t.info.name)));
   const std::string& place = members.where();
-  const std::string& dtype = model::to_string(members.at("dtype"), place, "dtype");
+  const std::string& dtype = base::to_string(members.at("dtype"), place, "dtype");
   const auto* const type = std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& k) { return k.name == dtype; });
   if (type == kTypes.end()) fail("{}: unknown dtype {}", place, in_quotes(dtype));
   t.info.type = type->type;
-  const Json& shape = model::to_array(members.at("shape"), place, "shape");
+  const Json& shape = base::to_array(members.at("shape"), place, "shape");
   if (shape.size() > kMaxDims) fail("{}: has {} dims; at most {} are allowed", place, shape.size(), kMaxDims);
-  for (const Json& dim : shape) t.info.shape.push_back(model::to_integer(dim, place, "shape", 0, model::kMaxInteger));
-  t.checksum = parse_checksum(model::to_string(members.at("checksum"), place, "checksum"), place);
+  for (const Json& dim : shape) t.info.shape.push_back(base::to_integer(dim, place, "shape", 0, base::kMaxInteger));
+  t.checksum = parse_checksum(base::to_string(members.at("checksum"), place, "checksum"), place);
   members.finish();
   return t;
 }
 
 FileEntry parse_file(const Json& json, const std::string& where) {
-  model::Members members(json, where);
+  base::Members members(json, where);
   FileEntry file;
-  file.name = model::to_string(members.at("name"), where, "name");
+  file.name = base::to_string(members.at("name"), where, "name");
   // Ours alone, and so without a folder.
   if (!is_checkpoint_file(file.name))
     fail("{}: {} is not the name of a checkpoint's file", where, in_quotes(file.name));
   const std::string place = fmt::format("{}: file {}", where, in_quotes(file.name));
   members.set_where(place);
-  file.bytes = model::to_integer(members.at("bytes"), place, "bytes", 0, model::kMaxInteger);
-  for (const Json& t : model::to_array(members.at("tensors"), place, "tensors")) {
+  file.bytes = base::to_integer(members.at("bytes"), place, "bytes", 0, base::kMaxInteger);
+  for (const Json& t : base::to_array(members.at("tensors"), place, "tensors")) {
     file.tensors.push_back(parse_tensor(t, place));
   }
   members.finish();
@@ -229,18 +229,18 @@ std::string seal_index(std::string_view rest) {
 
 CheckpointIndex parse_index(std::string_view text, const std::string& where) {
   const std::string body = "{" + std::string(unseal(text, where));
-  const Json json = model::parse_json(body, where);
-  model::Members members(json, where);
-  if (model::to_string(members.at("format"), where, "format") != kFormat) fail("{}: not a Muster checkpoint", where);
-  const int64_t version = model::to_integer(members.at("version"), where, "version", 1, model::kMaxInteger);
+  const Json json = base::parse_json(body, where);
+  base::Members members(json, where);
+  if (base::to_string(members.at("format"), where, "format") != kFormat) fail("{}: not a Muster checkpoint", where);
+  const int64_t version = base::to_integer(members.at("version"), where, "version", 1, base::kMaxInteger);
   if (version != kVersion) fail("{}: format version {}; this build reads {}", where, version, kVersion);
   CheckpointIndex index;
-  index.meta.step = model::to_integer(members.at("step"), where, "step", 0, model::kMaxInteger);
+  index.meta.step = base::to_integer(members.at("step"), where, "step", 0, base::kMaxInteger);
   const Json& values = members.at("values");
-  if (!values.is_object()) fail("{}: 'values' must be an object, not {}", where, model::shown(values));
-  for (const auto& [key, value] : values.items()) index.meta.values[key] = model::to_string(value, where, key);
+  if (!values.is_object()) fail("{}: 'values' must be an object, not {}", where, base::shown(values));
+  for (const auto& [key, value] : values.items()) index.meta.values[key] = base::to_string(value, where, key);
   std::set<std::string> names;
-  for (const Json& json_file : model::to_array(members.at("files"), where, "files")) {
+  for (const Json& json_file : base::to_array(members.at("files"), where, "files")) {
     index.files.push_back(parse_file(json_file, where));
     const FileEntry& file = index.files.back();
     if (!names.insert(file.name).second) fail("{}: file {} is given twice", where, in_quotes(file.name));
@@ -260,7 +260,7 @@ std::string temporary_index_name(uint64_t token) { return fmt::format("muster.in
 bool is_checkpoint_file(std::string_view name) {
   constexpr size_t kLongest = 128;
   if (name.size() > kLongest) return false;
-  const std::vector<std::string_view> parts = model::split(name, '.');
+  const std::vector<std::string_view> parts = base::split(name, '.');
   if (parts.size() == 4) return parts[0] == "muster" && parts[1] == "index" && is_hex(parts[2]) && parts[3] == "tmp";
   return parts.size() == 5 && parts[0] == "muster" && is_number(parts[1]) && is_hex(parts[2]) && is_number(parts[3]) &&
          parts[4] == "safetensors";

@@ -2,17 +2,17 @@
 
 #include <fmt/format.h>
 
+#include "base/limits.h"
+#include "base/text.h"
 #include "engine/checkpoint.h"
 #include "engine/checkpoint_tensors.h"
 #include "engine/file.h"
 #include "engine/together.h"
-#include "model/limits.h"
-#include "model/text.h"
 
 namespace muster::engine {
 
-using model::fail;
-using model::in_quotes;
+using base::fail;
+using base::in_quotes;
 
 namespace {
 
@@ -24,8 +24,8 @@ CheckpointIndex read_index(const std::string& directory, Communicator& comm) {
     if (comm.rank() != 0) return;
     const File file = File::open_to_read(path);
     const int64_t bytes = file.bytes();
-    if (bytes > model::kMaxFileBytes) {
-      fail("{}: has {} bytes; at most {} are read", path_text(path), bytes, model::kMaxFileBytes);
+    if (bytes > base::kMaxFileBytes) {
+      fail("{}: has {} bytes; at most {} are read", path_text(path), bytes, base::kMaxFileBytes);
     }
     text.resize(static_cast<size_t>(bytes));
     file.read_at(0, text.data(), bytes);

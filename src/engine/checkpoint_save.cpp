@@ -4,16 +4,16 @@
 #include <random>
 #include <unistd.h>
 
+#include "base/limits.h"
+#include "base/text.h"
 #include "engine/checkpoint.h"
 #include "engine/checkpoint_tensors.h"
 #include "engine/file.h"
 #include "engine/together.h"
-#include "model/limits.h"
-#include "model/text.h"
 
 namespace muster::engine {
 
-using model::fail;
+using base::fail;
 
 namespace {
 
@@ -122,8 +122,8 @@ void save_checkpoint(const std::string& directory, const CheckpointMeta& meta, s
   together(comm, "save checkpoint", [&] {
     index = lay_out(meta, slices, options.file_bytes, token);
     text = index_text(index);
-    if (static_cast<int64_t>(text.size()) > model::kMaxFileBytes) {
-      fail("an index of {} bytes; at most {} are allowed", text.size(), model::kMaxFileBytes);
+    if (static_cast<int64_t>(text.size()) > base::kMaxFileBytes) {
+      fail("an index of {} bytes; at most {} are allowed", text.size(), base::kMaxFileBytes);
     }
     files = match(index, slices, directory);
     check_pieces(slices);

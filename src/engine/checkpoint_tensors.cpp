@@ -6,13 +6,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/text.h"
 #include "engine/checksum.h"
-#include "model/text.h"
 
 namespace muster::engine {
 
-using model::fail;
-using model::in_quotes;
+using base::fail;
+using base::in_quotes;
 
 namespace {
 

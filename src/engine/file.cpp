@@ -9,11 +9,11 @@
 
 #include <sys/stat.h>
 
-#include "model/text.h"
+#include "base/text.h"
 
 namespace muster::engine {
 
-using model::fail;
+using base::fail;
 
 std::string path_text(const std::string& path) {
   std::string text = "'";

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.h"
 #include "engine/checksum.h"
-#include "model/text.h"
 
 namespace muster::engine {
 
@@ -40,9 +40,9 @@ void check_piece(const StatePiece& piece, int64_t elements) {
   good = good && !__builtin_add_overflow(end, piece.columns, &end) && !__builtin_add_overflow(end, piece.index, &end) &&
          end <= elements && piece.data != nullptr;
   if (!good) {
-    model::fail("{} x {} elements from {}, {} apart (in memory {}, {}), are not a piece of {} elements", piece.rows,
-                piece.columns, piece.index, piece.index_stride, piece.data == nullptr ? "nowhere" : "there",
-                piece.stride, elements);
+    base::fail("{} x {} elements from {}, {} apart (in memory {}, {}), are not a piece of {} elements", piece.rows,
+               piece.columns, piece.index, piece.index_stride, piece.data == nullptr ? "nowhere" : "there",
+               piece.stride, elements);
   }
 }
 

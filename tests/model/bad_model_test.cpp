@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "model/limits.h"
+#include "base/limits.h"
 #include "model/model_support.h"
 
 namespace muster::model {

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "model/build.h"
+#include "model/model.h"
 #include "muster/error.h"
-#include "muster/model.h"
 
 namespace muster::model {
 

@@ -2,29 +2,29 @@
 
 #include <gtest/gtest.h>
 
+#include "base/text.h"
 #include "model/model_support.h"
-#include "model/text.h"
 
 namespace muster::model {
 namespace {
 
 TEST(Glob, MatchesStarsAndQuestionMarks) {
-  EXPECT_TRUE(glob_matches("*", ""));
-  EXPECT_TRUE(glob_matches("*", "layers.0.q"));
-  EXPECT_TRUE(glob_matches("layers.*.q", "layers.0.attn.q"));
-  EXPECT_TRUE(glob_matches("layers.?.q", "layers.7.q"));
-  EXPECT_TRUE(glob_matches("*a*b*", "xaxbx"));
-  EXPECT_TRUE(glob_matches("*ab", "aab"));
-  EXPECT_FALSE(glob_matches("layers.?.q", "layers.12.q"));
-  EXPECT_FALSE(glob_matches("layers.*.q", "layers.0.q.bias"));
-  EXPECT_FALSE(glob_matches("", "x"));
-  EXPECT_FALSE(glob_matches("x?", "x"));
+  EXPECT_TRUE(base::glob_matches("*", ""));
+  EXPECT_TRUE(base::glob_matches("*", "layers.0.q"));
+  EXPECT_TRUE(base::glob_matches("layers.*.q", "layers.0.attn.q"));
+  EXPECT_TRUE(base::glob_matches("layers.?.q", "layers.7.q"));
+  EXPECT_TRUE(base::glob_matches("*a*b*", "xaxbx"));
+  EXPECT_TRUE(base::glob_matches("*ab", "aab"));
+  EXPECT_FALSE(base::glob_matches("layers.?.q", "layers.12.q"));
+  EXPECT_FALSE(base::glob_matches("layers.*.q", "layers.0.q.bias"));
+  EXPECT_FALSE(base::glob_matches("", "x"));
+  EXPECT_FALSE(base::glob_matches("x?", "x"));
 }
 
 TEST(Glob, IsQuickWhereBacktrackingWouldNotEnd) {
   std::string pattern;
   for (int i = 0; i < 300; ++i) pattern += "a*";
-  EXPECT_FALSE(glob_matches(pattern + "b", std::string(1000, 'a')));
+  EXPECT_FALSE(base::glob_matches(pattern + "b", std::string(1000, 'a')));
 }
 
 constexpr const char* kModel = R"({"meshes": [{"name": "m", "axes": "fsdp=2,tp=2"}],

@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "plan_text/sample.h"
 #include "report/page_support.h"
-#include "report/sample.h"
 
 namespace muster::report {
 namespace {
@@ -29,8 +29,8 @@ Parameter matrix(std::string name, Shape shape) {
 }
 
 // Two layers with experts by name, and a block that is another shape in the second.
-Sample layers() {
-  Sample sample = make_sample({.ranks = 2, .waves = 2});
+plan_text::Sample layers() {
+  plan_text::Sample sample = plan_text::make_sample({.ranks = 2, .waves = 2});
   sample.problem.parameters = {matrix("l.0.e.0", {8, 4}), matrix("l.0.e.1", {8, 4}),  matrix("l.0.o", {4, 4}),
                                matrix("l.1.e.0", {8, 4}), matrix("l.1.o", {2, 4, 4}), matrix("head", {4, 4})};
   sample.plan.owner = {0, 1, 0, 1, 0, 1, 0};
@@ -39,7 +39,7 @@ Sample layers() {
 }
 
 TEST(PlanPage, MatricesAlikeAreAClassAndNumbersAreLayers) {
-  const Sample sample = layers();
+  const plan_text::Sample sample = layers();
   const PlanMap map = plan_map(sample.report(), "global");
   ASSERT_EQ(map.classes.size(), 3u);
   EXPECT_EQ(map.classes[0].name, "l.{}.e.{}");
@@ -54,7 +54,7 @@ TEST(PlanPage, MatricesAlikeAreAClassAndNumbersAreLayers) {
 }
 
 TEST(PlanPage, ZeroMatricesAreAClassOfTheirOwn) {
-  Sample sample = layers();
+  plan_text::Sample sample = layers();
   sample.plan.waves[1].zeros = {{.like = 2, .owner = 1}};
   const PlanMap map = plan_map(sample.report(), "chunked");
   EXPECT_EQ(map.classes.back().name, "zero matrices");
@@ -64,7 +64,7 @@ TEST(PlanPage, ZeroMatricesAreAClassOfTheirOwn) {
 }
 
 TEST(PlanPage, EachReplicaHasAnOwnerOfItsOwn) {
-  Sample sample = make_sample({.ranks = 4, .waves = 1});
+  plan_text::Sample sample = plan_text::make_sample({.ranks = 4, .waves = 1});
   sample.problem.meshes = {{"world", {{"replicate", 2}, {"fsdp", 2}}, {}}};
   for (Parameter& parameter : sample.problem.parameters) {
     parameter.layout.placements = {Placement::replicate(), Placement::shard(0)};
@@ -79,7 +79,7 @@ TEST(PlanPage, EachReplicaHasAnOwnerOfItsOwn) {
 }
 
 TEST(PlanPage, ManyWavesAreCut) {
-  const Sample sample = make_sample({.ranks = 3, .waves = 500});
+  const plan_text::Sample sample = plan_text::make_sample({.ranks = 3, .waves = 500});
   const PlanMap map = plan_map(sample.report(), "per_matrix");
   EXPECT_EQ(map.wave_count, 500);
   ASSERT_EQ(map.waves.size(), 64u);
@@ -89,7 +89,7 @@ TEST(PlanPage, ManyWavesAreCut) {
 }
 
 TEST(PlanPage, LoadsBeforeStandBeforeLoadsAfter) {
-  const Sample sample = make_sample();
+  const plan_text::Sample sample = plan_text::make_sample();
   std::vector<Alternative> others{{"chunked", sample.summary}, {"routed", sample.summary}};
   others[0].summary.ranks[0].compute_ns = 7;
   const Page page = plan_page(sample.report(), others);
@@ -104,7 +104,7 @@ TEST(PlanPage, LoadsBeforeStandBeforeLoadsAfter) {
 }
 
 TEST(PlanPage, SaysWhatWasPlanned) {
-  const Sample sample = make_sample();
+  const plan_text::Sample sample = plan_text::make_sample();
   const Page page = plan_page(sample.report(), {});
   EXPECT_EQ(page.title, "sample on 4 ranks");
   EXPECT_THAT(page.subtitle, HasSubstr("mesh fsdp=4 · 3 parameters"));

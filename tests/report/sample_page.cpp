@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
+#include "plan_text/sample.h"
 #include "report/page.h"
 #include "report/plan_page.h"
-#include "report/sample.h"
 #include "report/write_file.h"
 
 namespace muster::report {
@@ -55,7 +55,7 @@ TracedStep step(const std::string& name, int32_t rank, int32_t waves) {
 }
 
 Page every_part(int32_t ranks) {
-  Sample sample = make_sample({.ranks = ranks, .waves = 3});
+  plan_text::Sample sample = plan_text::make_sample({.ranks = ranks, .waves = 3});
   sample.problem.model = "</script><script>alert(1)</script>";
   const Alternative chunked{"chunked", sample.summary};
   PlanSummary even = sample.summary;

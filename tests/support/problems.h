@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "muster/model.h"
+#include "model/model.h"
 #include "muster/plan.h"
 
 namespace muster::test {

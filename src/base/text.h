@@ -1,0 +1,36 @@
+// Names and numbers in text, and the one-line errors about them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "muster/error.h"
+
+namespace muster::base {
+
+template <typename... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw InvalidArgument(fmt::format(format, std::forward<Args>(args)...));
+}
+
+// In single quotes, control characters escaped, long text cut: fit for a one-line message whatever the file holds.
+std::string in_quotes(std::string_view text);
+
+// Fails unless `name` is 1 to kMaxNameBytes bytes without control characters. `what` as in "mesh name".
+void check_name(std::string_view name, std::string_view where, std::string_view what);
+
+// A decimal number without sign or space, at most 2^63 - 1.
+std::optional<int64_t> parse_integer(std::string_view text);
+
+std::vector<std::string_view> split(std::string_view text, char separator);
+
+// '*' stands for any run of characters, '?' for one.
+bool glob_matches(std::string_view pattern, std::string_view text);
+
+}  // namespace muster::base

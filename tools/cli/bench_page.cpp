@@ -1,0 +1,101 @@
+#include "bench_page.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "plan_choice.h"
+#include "plan_text/text.h"
+#include "report/plan_page.h"
+#include "traced_ranks.h"
+
+namespace muster::cli {
+namespace {
+
+using report::Figure;
+using run::BenchResult;
+
+int64_t step_ns(const BenchResult& result) { return run::median(result.step_ns); }
+
+double speed_up(const BenchResult& result, const BenchResult& first) {
+  return static_cast<double>(step_ns(first)) / static_cast<double>(std::max<int64_t>(1, step_ns(result)));
+}
+
+// What was measured; bytes of all ranks together are the plan's.
+report::StrategyRow measured_row(const BenchResult& result, const BenchResult& first, const PlanSummary& summary,
+                                 std::string name) {
+  return {
+      std::move(name),
+      summary.bytes_sent_total,
+      summary.padding_bytes,
+      {Figure::time("step_ms", "step", step_ns(result)),
+       Figure::time("step_ms_min", "fastest", std::ranges::min(result.step_ns)),
+       Figure::time("host_ms", "host", run::median(result.host_ns)),
+       Figure::ratio("speed_up", "speed-up", speed_up(result, first)),
+       Figure::time("predicted_ms", "predicted step", result.predicted_ns),
+       Figure::count("waves", "waves", result.waves), Figure::count("collectives", "collectives", result.collectives),
+       Figure::count("messages", "messages", result.messages),
+       Figure::bytes("bytes_sent_max", "sent by the busiest", result.bytes_sent_max),
+       Figure::bytes("padding_bytes", "padding", result.padding_bytes),
+       Figure::bytes("scratch_bytes_max", "scratch, at most", result.scratch_bytes_max),
+       Figure::yes_no("bitwise_equal", "same bits", result.bitwise_equal)}};
+}
+
+std::vector<Figure> facts(std::span<const BenchResult> results, std::span<const std::string> names) {
+  const auto fastest = std::ranges::min_element(results, {}, step_ns);
+  const std::string& name = names[static_cast<size_t>(fastest - results.begin())];
+  Figure step = Figure::time("step_ms", "fastest step", step_ns(*fastest));
+  step.note = name;
+  Figure gain = Figure::ratio("speed_up", "times as fast", speed_up(*fastest, results.front()));
+  gain.note = fmt::format("{} over {}", name, names.front());
+  Figure least = Figure::count("collectives", "collectives, at least",
+                               std::ranges::min(results, {}, &BenchResult::collectives).collectives);
+  least.note = fmt::format(
+      "{} at most", plan_text::grouped_text(std::ranges::max(results, {}, &BenchResult::collectives).collectives));
+  Figure steps = Figure::count("steps", "timed steps of each", std::ssize(fastest->step_ns));
+  steps.note = "medians, taken in turn";
+  Figure equal =
+      Figure::yes_no("bitwise_equal", "same bits", std::ranges::all_of(results, &BenchResult::bitwise_equal));
+  equal.note = "weights of all in the end";
+  return {step, gain, least, steps, equal};
+}
+
+}  // namespace
+
+std::vector<report::TracedStep> traced_steps(std::span<const BenchResult> results, std::span<const std::string> names) {
+  std::vector<report::TracedStep> steps;
+  for (size_t i = 0; i < results.size(); ++i) {
+    for (report::TracedStep& one : traced_ranks(names[i], results[i].timelines)) steps.push_back(std::move(one));
+  }
+  return steps;
+}
+
+report::Page bench_page(const Problem& problem, std::span<const PlanOptions> cases,
+                        std::span<const BenchResult> results, const std::string& how) {
+  std::vector<std::string> names;
+  for (const PlanOptions& options : cases) names.push_back(plan_name(options));
+  report::Page page;
+  page.facts = facts(results, names);
+  int64_t matrices = 0;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const Plan plan = make_plan(problem, cases[i]);
+    const PlanSummary summary = summarize(problem, plan, cases[i].cost);
+    page.strategies.push_back(measured_row(results[i], results.front(), summary, names[i]));
+    page.loads.push_back(report::plan_load(summary, names[i]));
+    page.maps.push_back(
+        report::plan_map({.problem = problem, .plan = plan, .summary = summary, .cost = cases[i].cost}, names[i]));
+    matrices = std::ssize(plan.owner);
+  }
+  page.title = fmt::format("{} on {} rank{}, measured", plan_text::printable(problem.model), problem.ranks,
+                           problem.ranks == 1 ? "" : "s");
+  page.subtitle = fmt::format("{} · {}", how, report::problem_words(problem, matrices));
+  page.timelines = traced_steps(results, names);
+  page.timelines_note = "One more step of each, recorded and not timed.";
+  page.notes.push_back(
+      fmt::format("Steps are measured. Loads of ranks are predicted with the cost table {}; bytes of "
+                  "all ranks together are counted from the plan.",
+                  plan_text::printable(cases.front().cost.device)));
+  return page;
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,130 @@
+#include "plan_command.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "arguments.h"
+#include "model_arguments.h"
+#include "muster/cost.h"
+#include "muster/plan.h"
+#include "output.h"
+#include "plan/explain.h"
+#include "plan_choice.h"
+#include "plan_others.h"
+#include "plan_text/explain_text.h"
+#include "plan_text/plan_json.h"
+#include "plan_text/plan_table.h"
+#include "plan_text/text.h"
+#include "report/write_file.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr int64_t kMib = 1 << 20;
+
+struct PlanArguments {
+  ModelArguments model;
+  std::string strategy;
+  std::string waves;
+  std::string scratch_mib;
+  std::string cost;
+  std::string groups;
+  std::string explain;
+  std::string html;
+  bool json = false;
+};
+
+// A flag that the strategy would ignore is refused, so that nobody compares what was never applied.
+void require_strategy(std::string_view flag, Strategy needed, Strategy given) {
+  if (given == needed) return;
+  throw InvalidArgument(fmt::format("{}: is for --strategy {}, not {}", flag, name(needed), name(given)));
+}
+
+PlanOptions plan_options(const PlanArguments& arguments) {
+  PlanOptions options;
+  if (!arguments.strategy.empty()) {
+    options.strategy = for_flag("--strategy", [&] { return parse_strategy(arguments.strategy); });
+  }
+  if (!arguments.waves.empty()) {
+    constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+    options.waves = static_cast<int32_t>(parse_integer("--waves", arguments.waves, {0, kMax}));
+    if (options.waves > 0) require_strategy("--waves " + arguments.waves, Strategy::kGlobal, options.strategy);
+  }
+  if (!arguments.scratch_mib.empty()) {
+    constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / kMib;
+    options.scratch_bytes = parse_integer("--scratch-mib", arguments.scratch_mib, {0, kMax}) * kMib;
+  }
+  if (!arguments.cost.empty()) {
+    options.cost = for_flag("--cost", [&] { return CostTable::load(arguments.cost); });
+  }
+  return options;
+}
+
+void run(const PlanArguments& arguments) {
+  const PlanOptions options = plan_options(arguments);
+  std::vector<int64_t> groups;
+  if (!arguments.groups.empty()) {
+    groups = parse_integers("--groups", arguments.groups, {1});
+    require_strategy("--groups " + arguments.groups, Strategy::kGrouped, options.strategy);
+  }
+  if (!arguments.html.empty()) check_folder("--html", arguments.html);
+  Problem problem = arguments.model.load();
+  if (!groups.empty()) problem.group_sizes = groups;
+
+  const auto start = std::chrono::steady_clock::now();
+  const Plan plan = make_plan(problem, options);
+  const auto elapsed = std::chrono::steady_clock::now() - start;
+
+  const PlanSummary summary = summarize(problem, plan, options.cost);
+  const plan_text::PlanReport report = {
+      .problem = problem,
+      .plan = plan,
+      .summary = summary,
+      .cost = options.cost,
+      .plan_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count(),
+      .scratch_cap = options.strategy == Strategy::kGlobal ? options.scratch_bytes : 0,
+  };
+  std::optional<plan::Explanation> explanation;
+  if (!arguments.explain.empty()) {
+    explanation = for_flag("--explain", [&] { return plan::explain(problem, plan, options.cost, arguments.explain); });
+  }
+  if (!arguments.html.empty()) {
+    for_flag("--html",
+             [&] { report::write_file(arguments.html, report::page_html(plan_page_with_others(report, options))); });
+  }
+  if (arguments.json) {
+    print(plan_text::plan_json(report, explanation ? &*explanation : nullptr));
+  } else if (explanation) {
+    print(plan_text::explain_text(report, *explanation));
+  } else {
+    print(plan_text::plan_table(report, {.colour = wants_colour()}));
+  }
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app) {
+  const auto arguments = std::make_shared<PlanArguments>();
+  CLI::App& command = *app.add_subcommand("plan", "Decide which rank orthogonalizes which matrix, and what moves");
+  arguments->model.add_to(command);
+  command.add_option("--strategy", arguments->strategy, strategy_names() + " (default global)")->type_name("S");
+  command.add_option("--groups", arguments->groups, "Group sizes in parameters, for --strategy grouped: 1,10,16,16")
+      ->type_name("N,...");
+  command.add_option("--waves", arguments->waves, "Cut the step into K waves (default 0: by predicted time and cap)")
+      ->type_name("K");
+  command.add_option("--scratch-mib", arguments->scratch_mib, "Scratch cap of a rank (default 1024; 0: none)")
+      ->type_name("M");
+  command.add_option("--cost", arguments->cost, "h200 (default), cpu, or a JSON cost table")->type_name("FILE");
+  command.add_option("--explain", arguments->explain, "Say why this parameter goes where it goes")->type_name("PARAM");
+  command.add_option("--html", arguments->html, "Also write a report: one HTML file, beside other strategies")
+      ->type_name("FILE");
+  command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");
+  command.footer("Example: muster plan moe-397b --mesh fsdp=16,ep=8 --scratch-mib 2048");
+  command.callback([arguments] { run(*arguments); });
+}
+
+}  // namespace muster::cli

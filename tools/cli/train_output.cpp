@@ -1,0 +1,154 @@
+#include "train_output.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "plan_text/text.h"
+#include "train/statistics.h"
+
+namespace muster::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using train::TrainResult;
+
+std::string field(const train::Recipe& recipe, std::string_view name) {
+  for (const train::RecipeField& f : train::recipe_fields()) {
+    if (f.name == name) return f.get(recipe);
+  }
+  return {};
+}
+
+// JSON has no NaN.
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+Json run_json(const TrainResult& run) {
+  return {{"losses", run.losses},
+          {"final_loss", run.final_loss},
+          {"unigram_entropy", run.unigram_entropy},
+          {"tokens_per_s", run.tokens_per_s()},
+          {"optimizer_share", run.optimizer_share()},
+          {"seconds", run.seconds()},
+          {"first_step", run.first_step}};
+}
+
+Json plan_json(const TrainResult& run) {
+  return {{"waves", run.plan.waves.size()},
+          {"collectives", run.summary.collectives},
+          {"bytes_sent_max", run.summary.bytes_sent_max},
+          {"padding_bytes", run.summary.padding_bytes},
+          {"scratch_bytes_max", run.summary.scratch_bytes_max},
+          {"predicted_ms", static_cast<double>(run.summary.predicted_ns) / 1e6},
+          {"hash", plan_text::hash_text(run.plan.hash)}};
+}
+
+}  // namespace
+
+std::vector<double> TrainOutcome::final_losses() const {
+  std::vector<double> out;
+  for (const TrainResult& run : runs) out.push_back(run.final_loss);
+  return out;
+}
+
+std::vector<double> TrainOutcome::seconds() const {
+  std::vector<double> out;
+  for (const TrainResult& run : runs) out.push_back(run.seconds());
+  return out;
+}
+
+bool TrainOutcome::same_losses() const {
+  return std::ranges::all_of(beside, [&](const OtherTraining& other) { return other.losses == runs.front().losses; });
+}
+
+std::string training_name(const TrainOutcome& outcome) {
+  return fmt::format("{}, {}", outcome.mesh, name(outcome.execution.plan.strategy));
+}
+
+std::string training_words(const TrainOutcome& outcome) {
+  const train::ModelConfig& model = outcome.recipe.model;
+  return fmt::format("{} layers of {}, {} heads, {} tokens a sequence; {} in {}", model.layers, model.width,
+                     model.heads, model.context, field(outcome.recipe, "optimizer"), field(outcome.recipe, "dtype"));
+}
+
+std::string train_heading(const TrainOutcome& outcome) {
+  const int threads = outcome.execution.threads;
+  return fmt::format("{}; {}, {} ({}), {} thread{} each\n\n", training_words(outcome),
+                     name(outcome.execution.plan.strategy), outcome.mesh, outcome.comm, threads,
+                     threads == 1 ? "" : "s");
+}
+
+std::string train_line(int64_t step, double loss, double tokens_per_s, double optimizer_share) {
+  return fmt::format("step {:>5}  loss {:.4f}  {:>7} tokens/s  optimizer {}\n", step, loss,
+                     plan_text::grouped_text(std::llround(tokens_per_s)), plan_text::percent_text(optimizer_share));
+}
+
+std::string train_ending(const TrainResult& result) {
+  return fmt::format(
+      "\nheld-out loss {:.4f} nats a token; guessing by frequency costs {:.4f}\n{:.1f} s in steps, {} tokens/s, "
+      "optimizer {}\n",
+      result.final_loss, result.unigram_entropy, result.seconds(),
+      plan_text::grouped_text(std::llround(result.tokens_per_s())), plan_text::percent_text(result.optimizer_share()));
+}
+
+std::string train_statistics(const TrainOutcome& outcome) {
+  const std::vector<double> losses = outcome.final_losses();
+  const std::vector<double> seconds = outcome.seconds();
+  const auto spread = [](const std::vector<double>& values, int digits) {
+    return values.size() < 2 ? ""
+                             : fmt::format(" (standard deviation {:.{}f})", train::standard_deviation(values), digits);
+  };
+  std::string out =
+      fmt::format("\n{} run{}: loss {:.4f}{}; time {:.2f} s{}\n", losses.size(), losses.size() == 1 ? "" : "s",
+                  train::mean(losses), spread(losses, 4), train::mean(seconds), spread(seconds, 2));
+  if (outcome.target) {
+    out += fmt::format("t-test, loss below {}: p = {:.4g}\n", *outcome.target, train::p_below(losses, *outcome.target));
+  }
+  return out;
+}
+
+std::string train_comparison(const TrainOutcome& outcome) {
+  std::string out;
+  for (const OtherTraining& other : outcome.beside) {
+    const std::vector<double>& mine = outcome.runs.front().losses;
+    const auto [here, there] = std::ranges::mismatch(mine, other.losses);
+    const bool same = here == mine.end() && there == other.losses.end();
+    out += fmt::format(
+        "beside {}: {}\n", other.name,
+        same ? "the same losses, bit for bit" : fmt::format("other losses from step {} on", here - mine.begin() + 1));
+  }
+  return out;
+}
+
+std::string train_json(const TrainOutcome& outcome) {
+  const TrainResult& first = outcome.runs.front();
+  Json recipe = Json::object();
+  for (const train::RecipeField& f : train::recipe_fields()) recipe[std::string(f.name)] = f.get(outcome.recipe);
+  Json json = run_json(first);
+  json.update({{"parameters", first.parameters},
+               {"tokens_a_step", first.tokens_a_step},
+               {"mesh", outcome.mesh},
+               {"comm", outcome.comm},
+               {"threads", outcome.execution.threads},
+               {"strategy", name(outcome.execution.plan.strategy)},
+               {"plan", plan_json(first)},
+               {"recipe", std::move(recipe)}});
+  if (!outcome.beside.empty()) json["same_losses"] = outcome.same_losses();
+  if (outcome.several) {
+    const std::vector<double> losses = outcome.final_losses();
+    const std::vector<double> seconds = outcome.seconds();
+    json["mean"] = number(train::mean(losses));
+    json["std"] = number(train::standard_deviation(losses));
+    json["p"] = outcome.target ? number(train::p_below(losses, *outcome.target)) : Json();
+    json["target"] = outcome.target ? Json(*outcome.target) : Json();
+    json["time_mean"] = number(train::mean(seconds));
+    json["time_std"] = number(train::standard_deviation(seconds));
+    json["runs"] = Json::array();
+    for (const TrainResult& run : outcome.runs) json["runs"].push_back(run_json(run));
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace muster::cli

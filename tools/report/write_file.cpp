@@ -1,0 +1,67 @@
+#include "report/write_file.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "muster/error.h"
+#include "plan_text/text.h"
+
+namespace muster::report {
+namespace {
+
+std::string failure(const std::string& path) {
+  return fmt::format("cannot write \"{}\": {}", plan_text::printable(path), std::strerror(errno));
+}
+
+// Zero, or errno.
+int write_all(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return 0;
+}
+
+void write_and_close(const std::string& path, int file, std::string_view text) {
+  const int error = write_all(file, text);
+  const int closed = ::close(file);
+  if (error != 0) errno = error;
+  if (error != 0 || closed != 0) throw Error(failure(path));
+}
+
+}  // namespace
+
+void write_file(const std::string& path, std::string_view text) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    // A rename would replace the device node itself.
+    const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (file < 0) throw InvalidArgument(failure(path));
+    write_and_close(path, file, text);
+    return;
+  }
+  // Follow links, so that the file changes and not the link to it.
+  const fs::path target = fs::exists(status) ? fs::canonical(path, ignored) : fs::path(path);
+  const std::string temporary = fmt::format("{}.{}.tmp", target.string(), ::getpid());
+  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file < 0) throw InvalidArgument(failure(path));
+  try {
+    write_and_close(path, file, text);
+    if (std::rename(temporary.c_str(), target.c_str()) != 0) throw Error(failure(path));
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+}  // namespace muster::report
