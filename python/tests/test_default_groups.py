@@ -268,7 +268,9 @@ def test_patterns_that_cannot_be_followed_are_errors(arguments: dict[str, Any], 
 
 
 def test_wrong_arguments_are_type_errors_that_say_what_to_write() -> None:
-    with pytest.raises(TypeError, match=r"^param_groups\(generator\): give it the model itself: param_groups\(model\)$"):
+    with pytest.raises(
+        TypeError, match=r"^param_groups\(generator\): give it the model itself: param_groups\(model\)$"
+    ):
         muster.torch.param_groups(_Mlp().parameters())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^Muon\(model\): give it groups: Muon\(muster.torch.param_groups\(model\)"):
         muster.torch.Muon(_Mlp())  # type: ignore[arg-type]
