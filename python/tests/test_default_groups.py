@@ -229,7 +229,7 @@ def test_frozen_parameters_are_left_out(dtype: torch.dtype, capsys: pytest.Captu
 
 
 def test_a_model_with_nothing_to_train_is_an_error() -> None:
-    with pytest.raises(ValueError, match="nothing to train: 7 parameters, all of them with requires_grad=False"):
+    with pytest.raises(ValueError, match="nothing to train: of 7 parameters none has requires_grad=True"):
         muster.torch.param_groups(_Mlp().requires_grad_(False))
 
 
@@ -290,6 +290,7 @@ def _many_kinds() -> nn.Module:
     model.moe = _Moe(nn.Linear(8, 4), _Experts())
     model.attention, model.norm = nn.MultiheadAttention(8, 2), nn.LayerNorm(8)
     model.convolution, model.bare = nn.Conv1d(8, 8, 3), _Bare()
+    model.head = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 6))
     return model
 
 
@@ -307,6 +308,7 @@ def _same_when_sharded(rank: int, ranks: int) -> None:
     assert type(sharded.up).__name__ == "FSDPLinear"
     assert _rules(sharded) == expected
     assert _rules(DistributedDataParallel(_many_kinds())) == expected
+    assert _rules(torch.compile(DistributedDataParallel(_many_kinds()))) == expected  # type: ignore[arg-type]
     assert dist.get_rank() == rank
 
 

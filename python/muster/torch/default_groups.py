@@ -64,7 +64,7 @@ def param_groups(
     chosen = override(list(decisions(model)), include, exclude)
     if not chosen:
         frozen = sum(1 for _ in model.parameters())
-        raise ValueError(f"param_groups: nothing to train: {frozen} parameters, all of them with requires_grad=False")
+        raise ValueError(f"param_groups: nothing to train: of {frozen} parameters none has requires_grad=True")
     if verbose and not (dist.is_available() and dist.is_initialized() and dist.get_rank() != 0):
         print("\n".join(describe(model, chosen)))
     adamw = {"algorithm": "adamw", "lr": adamw_lr, "weight_decay": adamw_weight_decay, "betas": adamw_betas}
@@ -105,11 +105,11 @@ def _sites(model: nn.Module) -> Iterator[tuple[str, Site]]:
             raise ValueError("param_groups: FSDP1 flattens parameters, so that no matrices are left; use fully_shard")
         names = prefix.split(".") if prefix else []
         path = [modules[".".join(names[:end])] for end in range(len(names) + 1)]
-        wrapper = [name in _WRAPPED or (end == 0 and name == "module") for end, name in enumerate(names)] + [False]
-        path = [module for module, wraps in zip(path, wrapper) if not wraps]
+        bare = bare_name(f"{prefix}.").count(".")  # names that are left without those of wrappers
+        inner = [module for module, name in zip(path, [*names, ""]) if name not in _WRAPPED][-bare - 1 :]
         for leaf, parameter in module.named_parameters(recurse=False):
             name = f"{prefix}.{leaf}" if prefix else leaf
-            yield name, Site(bare_name(name), parameter, tuple(path))
+            yield name, Site(bare_name(name), parameter, tuple(inner))
 
 
 def _by_output(shape: tuple[int, ...], layout: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,9 +39,11 @@ class Roles:
 
     def decide(self, site: Site) -> Decision:
         """By the shape if it has no matrix, then by role and by class, and at last by a guess."""
-        if sum(size > 1 for size in site.shape) < 2:
+        if len(site.shape) < 2:
             return Decision(False, "vector")
         decision = by_class(site) or _without_rule(site)
+        if sum(size > 1 for size in site.shape) < 2:
+            return replace(decision, matrix=False, rule="vector", guess=False)
         if any(is_a(module, *classes) for module in site.path for classes in _ROUTERS):
             return replace(decision, matrix=False, rule="router", guess=False)
         if decision.matrix and (head := self._heads.get(id(site.module))):

@@ -185,8 +185,8 @@ def _same_when_sharded(rank: int, ranks: int, architecture: str) -> None:
         if module is not sharded and any(True for _ in module.parameters(recurse=False)):
             fully_shard(module, mesh=mesh)
     fully_shard(sharded, mesh=mesh)
-    strip = lambda model: [(names, decision) for names, _, decision in decisions(model)]  # noqa: E731
-    assert strip(sharded) == strip(plain)
+    ways = [[(names, decision) for names, _, decision in decisions(model)] for model in (plain, sharded)]
+    assert ways[0] == ways[1]
     alone = [dist.new_group([r]) for r in range(ranks)][rank]
     for model, group in ((plain, alone), (sharded, None)):
         _set_gradients(model)
