@@ -92,10 +92,8 @@ def _declared_heads(module: Any) -> Iterator[tuple[int, str]]:
     if output is not None:
         yield id(output), "output embedding"
     base = getattr(module, module.base_model_prefix, None)
-    if base is None or base is module:
-        return
-    inner = {id(m) for m in base.modules()}
-    for m in module.modules():
+    inner = {id(m) for m in base.modules()} if isinstance(base, nn.Module) else set()
+    for m in module.modules() if inner else module.children():  # a few models call their base by another name
         if id(m) not in inner and is_a(m, "torch.", "Linear") and m.out_features == module.config.num_labels:
             yield id(m), "one output per label"
 
