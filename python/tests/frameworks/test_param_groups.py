@@ -56,6 +56,16 @@ def test_nothing_but_the_head_of_a_plain_network_is_a_guess(architecture: str) -
     assert guesses == {"CNN": ["fc.weight"]}.get(architecture, [])
 
 
+def test_a_pooling_head_is_no_head() -> None:
+    # SigLIP holds its base as `vision_model`: its head was not found, and a layer of `vision_model.head` was taken.
+    widths = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {**widths, "image_size": 8, "patch_size": 4}
+    model = hf.SiglipForImageClassification(hf.SiglipConfig(vision_config=vision, num_labels=3))
+    decided = {names[0]: decision for names, _, decision in decisions(model)}
+    assert decided["vision_model.head.mlp.fc2.weight"].matrix
+    assert not decided["classifier.weight"].matrix and not decided["classifier.weight"].guess
+
+
 # Orientation: a step of a tensor stored (input, output) is that of the same layer as nn.Linear, to the bit. Squares are
 # orthogonalized as they are stored, so that the transpose may differ in the last bit of an update, which is bfloat16.
 LAST_BIT = 2.0**-8
