@@ -1,93 +1,196 @@
-"""Sensible default param groups for a model."""
+"""Default param groups for a model."""
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from math import prod
+from typing import Any, Union
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from .groups import bare_name
+from .module_roles import Roles
+from .module_rules import Decision, Site, is_a
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_HEADS = ("head", "lm_head", "output", "unembed", "classifier")
+#: One or more patterns, or for each pattern keys of its param group.
+Patterns = Union[str, Sequence[str], Mapping[str, Mapping[str, Any]]]
+#: Names that torch.compile and activation checkpointing give to the module within.
+_WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")
 
 
 def param_groups(
     model: nn.Module,
     *,
+    include: Patterns = (),
+    exclude: str | Sequence[str] = (),
     adamw_lr: float = 3e-4,
     adamw_weight_decay: float = 0.0,
     adamw_betas: tuple[float, float] = (0.9, 0.95),
     verbose: bool = True,
 ) -> list[dict[str, Any]]:
-    """Groups for ``NorMuon`` or ``Muon``: matrices to it; embeddings, heads, gains and biases to AdamW.
+    """Groups for ``NorMuon`` or ``Muon``: matrices to it; embeddings, heads, routers, gains and biases to AdamW.
 
-    A head is a linear layer whose name ends in one of head, lm_head, output, unembed, classifier, or the only one of an
-    embedding's shape. Convolutions, (output, input, height, width), are read as matrices of (output, everything else),
-    transposed ones, (input, output, height, width), as (input, everything else); other parameters of three dimensions
-    and more, (..., output, input), as stacks of matrices, but for those with a first dimension of 1, such as positions
-    and class tokens, which go to AdamW. Tied parameters are given once.
+    The class of the module that holds a parameter decides: docs/param-groups.md has the rules and what they come to for
+    common architectures. Where no class decides, names and shapes do, and the printout says that it is a guess. Frozen
+    parameters are left out. Tied parameters are given once.
+
+    Patterns match the whole dotted name of a parameter: ``*`` stands for any characters, ``?`` for one. Names are those
+    of ``model.named_parameters()``, without what DDP, ``torch.compile`` and activation checkpointing put in front.
 
     Args:
         model: sharded or wrapped (DDP, ``torch.compile``) already, or not.
+        include: patterns of parameters for the matrix optimizer, read as matrices in the way of their class. A dict
+            gives the keys of their group instead: ``{"*.experts.up": {"output_dim": 1}}``. The first match counts.
+        exclude: patterns of parameters for AdamW.
         adamw_lr: learning rate of the AdamW group; schedulers scale it like the others. Default 3e-4.
         adamw_weight_decay: default 0.
         adamw_betas: default (0.9, 0.95).
-        verbose: print on rank 0 what was chosen. Default True.
+        verbose: print on rank 0 what was chosen, one line per rule. Default True.
 
     Returns:
-        Up to four groups, those that have members, in this order: matrices, convolutions, transposed convolutions,
-        elementwise. ``params`` are (name, tensor) pairs.
+        One group for each way to read matrices, then the AdamW group; those that have members. ``params`` are
+        (name, tensor) pairs, and ``name`` is different for every group.
+
+    Raises:
+        ValueError: a pattern matches no trainable parameter, or a parameter that cannot go there; or the model has
+            nothing to train.
     """
-    tables = [m.weight for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
-    embeddings, shapes = {id(table) for table in tables}, {tuple(table.shape) for table in tables}
-    linear = {id(m.weight): tuple(m.weight.shape) for m in model.modules() if isinstance(m, nn.Linear)}
-    number = Counter(linear.values())
-    options: dict[str, dict[str, Any]] = {
-        "matrices": {},
-        "convolutions": {"flatten": True},
-        "transposed convolutions": {"flatten": True, "output_dim": 1},
-        "elementwise": {
-            "algorithm": "adamw",
-            "lr": adamw_lr,
-            "weight_decay": adamw_weight_decay,
-            "betas": adamw_betas,
-        },
-    }
-    chosen: dict[str, list[tuple[str, torch.Tensor]]] = {kind: [] for kind in options}
-    seen: set[int] = set()
-    for prefix, module in model.named_modules():
-        for leaf, parameter in module.named_parameters(recurse=False):
-            if id(parameter) in seen:  # tied
-                continue
-            seen.add(id(parameter))
-            name = f"{prefix}.{leaf}" if prefix else leaf
-            shape = tuple(parameter.shape)
-            head = isinstance(module, nn.Linear) and (
-                bare_name(f"{prefix}.").rstrip(".").rsplit(".", 1)[-1] in _HEADS
-                or (shape in shapes and number[shape] == 1)
-            )
-            if len(shape) < 2 or id(parameter) in embeddings or head:
-                kind = "elementwise"
-            elif isinstance(module, _CONVOLUTIONS):
-                kind = "convolutions"
-            elif isinstance(module, _TRANSPOSED):
-                kind = "transposed convolutions"
-            elif len(shape) > 2 and shape[0] == 1:
-                kind = "elementwise"
-            else:
-                kind = "matrices"
-            chosen[kind].append((name, parameter))
-    groups = [{"params": chosen[kind], **options[kind]} for kind in chosen if chosen[kind]]
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"param_groups({type(model).__name__}): give it the model itself: param_groups(model)")
+    chosen = override(list(decisions(model)), include, exclude)
+    if not chosen:
+        frozen = sum(1 for _ in model.parameters())
+        raise ValueError(f"param_groups: nothing to train: of {frozen} parameters none has requires_grad=True")
     if verbose and not (dist.is_available() and dist.is_initialized() and dist.get_rank() != 0):
-        for kind, members in chosen.items():
-            elements = sum(p.numel() for _, p in members)
-            to = "adamw" if kind == "elementwise" else "the matrix optimizer"
-            for_example = ", ".join(name for name, _ in members[:4]) + (", ..." if len(members) > 4 else "")
-            if members:
-                print(f"muster: {len(members)} {kind} of {elements:,} elements to {to}: {for_example}")
-    return groups
+        print("\n".join(describe(model, chosen)))
+    adamw = {"algorithm": "adamw", "lr": adamw_lr, "weight_decay": adamw_weight_decay, "betas": adamw_betas}
+    groups: dict[str, dict[str, Any]] = {"matrices": {"params": []}}
+    for names, parameter, decision in chosen:
+        keys = decision.layout if decision.matrix else adamw
+        name = " ".join(["matrices", *_listed(keys)]) if decision.matrix else "adamw"
+        groups.setdefault(name, {"params": [], **keys})["params"].append((names[0], parameter))
+    groups["adamw"] = groups.pop("adamw", {"params": []})  # last
+    return [{**group, "name": name} for name, group in groups.items() if group["params"]]
+
+
+#: Names of a parameter, where it is tied more than one; the parameter; where it goes.
+Choice = tuple[list[str], torch.Tensor, Decision]
+
+
+def decisions(model: nn.Module) -> Iterator[Choice]:
+    """What the rules say of every parameter that is trained, in the model's order. Nothing is changed or printed."""
+    held: dict[int, list[tuple[str, Site]]] = {}
+    for name, site in _sites(model):
+        if site.parameter.requires_grad:
+            held.setdefault(id(site.parameter), []).append((name, site))
+    roles = Roles(model)
+    for places in held.values():
+        found = [roles.decide(site) for _, site in places]
+        # A tied head is an embedding, too.
+        decision = next((one for one in found if not one.matrix), found[0])
+        if decision.matrix:
+            decision = replace(decision, layout=_by_output(places[0][1].shape, decision.layout))
+        yield [name for name, _ in places], places[0][1].parameter, decision
+
+
+def _sites(model: nn.Module) -> Iterator[tuple[str, Site]]:
+    """Every place that holds a parameter, with the name that torch gives it."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for prefix, module in modules.items():
+        if is_a(module, "torch.", "FullyShardedDataParallel"):
+            raise ValueError("param_groups: FSDP1 flattens parameters, so that no matrices are left; use fully_shard")
+        names = prefix.split(".") if prefix else []
+        path = [modules[".".join(names[:end])] for end in range(len(names) + 1)]
+        bare = bare_name(f"{prefix}.").count(".")  # names that are left without those of wrappers
+        inner = [module for module, name in zip(path, [*names, ""]) if name not in _WRAPPED][-bare - 1 :]
+        for leaf, parameter in module.named_parameters(recurse=False):
+            name = f"{prefix}.{leaf}" if prefix else leaf
+            yield name, Site(bare_name(name), parameter, tuple(inner))
+
+
+def _by_output(shape: tuple[int, ...], layout: Mapping[str, Any]) -> dict[str, Any]:
+    """The layout, and for squares stored (input, output) the side that NorMuon normalizes.
+
+    NorMuon takes the longer side, and of a square the rows. These are outputs, unless the square is stored transposed.
+    """
+    rows, columns = (shape[0], prod(shape[1:])) if layout.get("flatten") else shape[-2:]
+    heights = layout.get("split_rows") or [rows // layout.get("heads", 1)]
+    sides = {*heights, *(layout.get("split_columns") or [columns])}
+    return {**layout, "normalize": "columns"} if layout.get("output_dim") == 1 and len(sides) == 1 else dict(layout)
+
+
+def override(chosen: list[Choice], include: Patterns, exclude: str | Sequence[str]) -> list[Choice]:
+    """The same, with what the user says. Raises ValueError for a pattern that cannot be followed."""
+    wanted = {"include": _patterns(include), "exclude": _patterns(exclude)}
+    for argument, patterns in wanted.items():
+        for pattern in patterns:
+            if not any(_match(names, pattern) for names, _, _ in chosen):
+                raise ValueError(f"param_groups: {argument} pattern {pattern!r} matches no trainable parameter")
+    out = []
+    for names, parameter, decision in chosen:
+        into, out_of = ([p for p in wanted[way] if _match(names, p)] for way in ("include", "exclude"))
+        if into and out_of:
+            raise ValueError(f"parameter '{names[0]}': include {into[0]!r} and exclude {out_of[0]!r} both match it")
+        if out_of:
+            decision = replace(decision, matrix=False, rule=f"exclude {out_of[0]!r}", guess=False)
+        elif into:
+            decision = _included(names[0], tuple(parameter.shape), decision, into[0], wanted["include"][into[0]])
+        out.append((names, parameter, decision))
+    return out
+
+
+def _patterns(given: Patterns) -> dict[str, Mapping[str, Any]]:
+    if isinstance(given, Mapping):
+        return dict(given)
+    return {pattern: {} for pattern in ([given] if isinstance(given, str) else given)}
+
+
+def _match(names: Iterable[str], pattern: str) -> bool:
+    return any(fnmatchcase(bare_name(name), pattern) for name in names)
+
+
+def _included(name: str, shape: tuple[int, ...], decision: Decision, pattern: str, keys: Mapping[str, Any]) -> Decision:
+    if len(shape) < 2 and "view" not in keys:
+        raise ValueError(f"parameter '{name}': include {pattern!r} matches it, but its shape {shape} has no matrix")
+    layout = dict(keys) if keys else _by_output(shape, decision.layout)
+    if len(shape) > 3 and not ({"view", "flatten"} & layout.keys()):
+        raise ValueError(
+            f"parameter '{name}': include {pattern!r} matches it, but no rule reads its shape {shape} as matrices: say"
+            f' how, with include={{{pattern!r}: {{"flatten": True}}}}, or {{"view": (..., rows, columns)}}'
+        )
+    return Decision(True, f"include {pattern!r}", layout)
+
+
+def describe(model: nn.Module, chosen: Sequence[Choice]) -> list[str]:
+    """One line per rule and way to read matrices: how many parameters, where they go, what decided, examples."""
+    lines: dict[tuple[bool, str, str, bool], list[tuple[str, torch.Tensor]]] = {}
+    for names, parameter, decision in chosen:
+        keys = ", ".join(_listed(decision.layout)) if decision.matrix else ""
+        lines.setdefault((decision.matrix, keys, decision.rule, decision.guess), []).append((names[0], parameter))
+    out = []
+    for (matrix, keys, rule, guess), members in sorted(lines.items(), key=lambda line: not line[0][0]):
+        to = "the matrix optimizer" + f" with {keys}" * bool(keys) if matrix else "adamw"
+        out.append(f"muster: {_count(members)} to {to}; {'guess' if guess else 'rule'}: {rule}; {_examples(members)}")
+    if any(decision.guess for _, _, decision in chosen):
+        out.append("muster: include= and exclude= of param_groups override a guess")
+    frozen = [(name, parameter) for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        out.append(f"muster: {_count(frozen)} left out: frozen; {_examples(frozen)}")
+    return out
+
+
+def _listed(keys: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in keys.items()]
+
+
+def _count(members: Sequence[tuple[str, torch.Tensor]]) -> str:
+    elements = sum(parameter.numel() for _, parameter in members)
+    return f"{len(members)} parameter{'s' * (len(members) > 1)} of {elements:,} elements"
+
+
+def _examples(members: Sequence[tuple[str, torch.Tensor]]) -> str:
+    return ", ".join(name for name, _ in members[:3]) + (", ..." if len(members) > 3 else "")

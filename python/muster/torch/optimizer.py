@@ -129,6 +129,9 @@ class NorMuon(CheckpointedOptimizer):
             seed=seed,
             monitor_every=monitor_every,
         )
+        if isinstance(params, torch.nn.Module):
+            name = type(self).__name__
+            raise TypeError(f"{name}(model): give it groups: {name}(muster.torch.param_groups(model), lr=...)")
         self._start(options, process_group)
         with self.ranks.together("construction"):
             options.check()

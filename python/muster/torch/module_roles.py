@@ -1,0 +1,125 @@
+"""What a parameter is for: vectors, routers and heads, which go to AdamW, and guesses where no class decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from .module_rules import Decision, Site, by_class, class_name, is_a
+
+#: Everything in a module of these classes goes to AdamW.
+_ROUTERS = (("transformers", "*Router *TopKGating *MoEV1Gate"), ("torchtitan", "*Router"))
+#: Names of linear layers that end a model.
+_HEADS = {
+    "head", "lm_head", "unembed", "unembedding", "classifier", "score", "qa_outputs", "to_logits", "logits",
+    "seq_relationship",
+}  # fmt: skip
+#: The same, but not in a list of layers: many blocks end with one, too.
+_OUTERMOST_HEADS = {"output", "fc"}
+#: Modules whose last linear layer is a head.
+_CLASSIFIERS = {"classifier"}
+#: The same, unless the model says what its heads are: modules of these names also transform features.
+_AROUND_HEADS = {"head", "lm_head"}
+
+
+class Roles:
+    """Decides about the parameters of one model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        modules: list[Any] = list(model.modules())
+        tables = [m for m in modules if is_a(m, "torch.", "Embedding EmbeddingBag")]
+        linear = {id(m.weight): tuple(m.weight.shape) for m in modules if is_a(m, "torch.", "Linear")}
+        self._table_shapes = {tuple(m.weight.shape) for m in tables}
+        self._linear_shapes = Counter(linear.values())
+        self._heads = dict(head for m in modules for head in _declared_heads(m))
+
+    def decide(self, site: Site) -> Decision:
+        """By the shape if it has no matrix, then by role and by class, and at last by a guess."""
+        if len(site.shape) < 2:
+            return Decision(False, "vector")
+        decision = by_class(site) or _without_rule(site)
+        if sum(size > 1 for size in site.shape) < 2:
+            return replace(decision, matrix=False, rule="vector", guess=False)
+        if any(is_a(module, *classes) for module in site.path for classes in _ROUTERS):
+            return replace(decision, matrix=False, rule="router", guess=False)
+        if decision.matrix and (head := self._heads.get(id(site.module))):
+            return replace(decision, matrix=False, rule=head, guess=False)
+        if decision.matrix and (guess := self._guess(site)):
+            return replace(decision, matrix=False, rule=guess, guess=True)
+        return decision
+
+    def _guess(self, site: Site) -> str | None:
+        """A router or a head by its shape or its name, or None."""
+        for module in site.path:
+            if class_name(module).endswith("Router"):
+                return f"a router: in a {class_name(module)}"
+        if not is_a(site.module, "torch.", "Linear"):
+            return None
+        experts = _sibling_experts(site)
+        if experts == site.shape[0] or (site.layer == "gate" and experts is not None) or site.layer.endswith("router"):
+            return f"a router: a Linear called {site.layer!r}" + " beside experts" * (experts is not None)
+        if self._has_table_shape(site):
+            return "a head: the only Linear of an embedding's shape"
+        name = self._head_name(site)
+        return name and f"a head: a Linear called {name!r}"
+
+    def _has_table_shape(self, site: Site) -> bool:
+        alone = self._linear_shapes[site.shape] == 1 and not _in_layers(site)
+        return site.shape in self._table_shapes and alone and not self._heads
+
+    def _head_name(self, site: Site) -> str | None:
+        """The name that makes a linear layer a head, or None."""
+        names = site.name.split(".")[:-1]
+        if site.layer in _HEADS or (site.layer in _OUTERMOST_HEADS and not _in_layers(site)):
+            return site.layer
+        around = _CLASSIFIERS if self._heads else _CLASSIFIERS | _AROUND_HEADS
+        for name, module in zip(names, site.path[1:-1]):
+            if name in around:
+                last = [m for m in module.modules() if is_a(m, "torch.", "Linear")][-1]
+                return f"{name}.{site.layer}" if last is site.module else None
+        return None
+
+
+def _declared_heads(module: Any) -> Iterator[tuple[int, str]]:
+    """Linear layers that a model of transformers calls its output embedding, or that have one output per label."""
+    if not is_a(module, "transformers", "PreTrainedModel"):
+        return
+    output = module.get_output_embeddings()
+    if output is not None:
+        yield id(output), "output embedding"
+    base = getattr(module, module.base_model_prefix, None)
+    inner = {id(m) for m in base.modules()} if isinstance(base, nn.Module) else set()
+    for m in module.modules() if inner else module.children():  # a few models call their base by another name
+        if id(m) not in inner and is_a(m, "torch.", "Linear") and m.out_features == module.config.num_labels:
+            yield id(m), "one output per label"
+
+
+def _sibling_experts(site: Site) -> int | None:
+    """How many experts the module around this one holds under the name ``experts``; 0 if it does not say."""
+    experts = getattr(site.owner, "experts", None)
+    if not isinstance(experts, nn.Module):
+        return None
+    if isinstance(experts, (nn.ModuleList, nn.ModuleDict)):
+        return len(experts)
+    return max((p.shape[0] for p in experts.parameters() if p.dim() == 3), default=0)
+
+
+def _in_layers(site: Site) -> bool:
+    return any(isinstance(module, nn.ModuleList) for module in site.path)
+
+
+def _without_rule(site: Site) -> Decision:
+    """A parameter of a class that no rule knows."""
+    module, name = site.module, class_name(site.module)
+    features = getattr(module, "out_features", None), getattr(module, "in_features", None)
+    if site.shape == features:
+        return Decision(True, f"{name}: out_features x in_features")
+    if site.shape == features[::-1]:
+        return Decision(True, f"{name}: in_features x out_features", {"output_dim": 1})
+    if "Expert" in name and len(site.shape) == 3:
+        return Decision(True, f"{name}: taken for experts of (out, in)", guess=True)
+    return Decision(False, f"no rule for {name}", guess=True)

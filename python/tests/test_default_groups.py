@@ -1,0 +1,348 @@
+"""param_groups: what goes to the matrix optimizer, how it is read, and what goes to AdamW. Models of torch only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import muster.torch
+from muster.torch.default_groups import decisions
+from muster.torch.groups import bare_name
+
+ADAMW = "adamw"
+
+
+def _chosen(model: nn.Module, **arguments: Any) -> dict[str, Any]:
+    """By name: "adamw", or the keys of a matrix group."""
+    out = {}
+    for group in muster.torch.param_groups(model, verbose=False, **arguments):
+        keys = {key: group[key] for key in group if key not in ("params", "name")}
+        for name, _ in group["params"]:
+            out[bare_name(name)] = ADAMW if keys.get("algorithm") == "adamw" else keys
+    return out
+
+
+def _matrices(model: nn.Module, **arguments: Any) -> dict[str, Any]:
+    return {name: keys for name, keys in _chosen(model, **arguments).items() if keys != ADAMW}
+
+
+class _Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 8)
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.score = nn.Linear(8, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.score(self.down(self.up(self.words(tokens)).relu()))
+
+
+# Classes of torch.
+
+
+def test_convolutions_are_matrices_of_outputs_against_everything_else() -> None:
+    model = nn.ModuleDict(
+        {
+            "plain": nn.Conv2d(3, 8, 3),
+            "grouped": nn.Conv2d(8, 12, 3, groups=2),
+            "depthwise": nn.Conv1d(8, 8, 4, groups=8),
+            "transposed": nn.ConvTranspose2d(4, 6, 3),
+            "mono": nn.Conv1d(1, 6, 10),
+        }
+    )
+    assert _matrices(model) == {
+        "plain.weight": {"flatten": True},
+        "grouped.weight": {"flatten": True, "heads": 2},
+        "transposed.weight": {"flatten": True, "output_dim": 1},
+        "mono.weight": {"flatten": True},
+    }
+
+
+def test_a_grouped_convolution_steps_as_its_groups_would_alone() -> None:
+    torch.manual_seed(0)
+    whole, parts = nn.Conv2d(4, 6, 3, groups=2, bias=False), [nn.Conv2d(2, 3, 3, bias=False) for _ in range(2)]
+    whole.weight.grad = torch.randn_like(whole.weight)
+    for part, weight, grad in zip(parts, whole.weight.detach().chunk(2), whole.weight.grad.chunk(2)):
+        part.weight.data, part.weight.grad = weight.clone(), grad.clone()
+    for model in (whole, nn.ModuleList(parts)):
+        muster.torch.Muon(muster.torch.param_groups(model, verbose=False)).step()
+    assert torch.equal(whole.weight, torch.cat([part.weight for part in parts]))
+
+
+def test_attention_of_torch_is_cut_into_q_k_and_v() -> None:
+    model = nn.ModuleDict({"one": nn.MultiheadAttention(8, 2), "three": nn.MultiheadAttention(8, 2, kdim=5, vdim=6)})
+    assert _matrices(model) == {
+        "one.in_proj_weight": {"split_rows": [8, 8, 8]},
+        "one.out_proj.weight": {},
+        "three.q_proj_weight": {},
+        "three.k_proj_weight": {},
+        "three.v_proj_weight": {},
+        "three.out_proj.weight": {},
+    }
+
+
+def test_recurrent_layers_are_cut_by_gate() -> None:
+    model = nn.ModuleDict({"lstm": nn.LSTM(5, 6, proj_size=4), "gru": nn.GRU(5, 6), "cell": nn.RNNCell(5, 6)})
+    assert _matrices(model) == {
+        "lstm.weight_ih_l0": {"split_rows": [6, 6, 6, 6]},
+        "lstm.weight_hh_l0": {"split_rows": [6, 6, 6, 6]},
+        "lstm.weight_hr_l0": {},
+        "gru.weight_ih_l0": {"split_rows": [6, 6, 6]},
+        "gru.weight_hh_l0": {"split_rows": [6, 6, 6]},
+        "cell.weight_ih": {},
+        "cell.weight_hh": {},
+    }
+
+
+def test_embeddings_norms_and_vectors_are_for_adamw() -> None:
+    model = nn.ModuleDict(
+        {
+            "table": nn.Embedding(9, 4),
+            "bag": nn.EmbeddingBag(9, 4),
+            "norm": nn.LayerNorm([3, 4]),
+            "gate": nn.Linear(8, 1),
+            "weight_norm": nn.utils.parametrizations.weight_norm(nn.Linear(4, 5)),
+        }
+    )
+    assert not _matrices(model)
+
+
+class _Bare(nn.Module):
+    """Parameters whose class says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(7, 8))
+        self.A_log = nn.Parameter(torch.zeros(8, 4))
+        self.stack = nn.Parameter(torch.zeros(3, 8, 4))
+
+
+def test_what_no_rule_knows_goes_to_adamw_and_is_called_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
+    # 2-D positions and A_log went to Muon.
+    model = nn.ModuleDict({"bare": _Bare(), "linear": nn.Linear(8, 4)})
+    assert _matrices(model) == {"linear.weight": {}}
+    capsys.readouterr()
+    muster.torch.param_groups(model)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "muster: 1 parameter of 32 elements to the matrix optimizer; rule: Linear; linear.weight"
+    assert (
+        lines[1] == "muster: 3 parameters of 184 elements to adamw; guess: no rule for _Bare; "
+        "bare.positions, bare.A_log, bare.stack"
+    )
+    assert lines[2] == "muster: 1 parameter of 4 elements to adamw; rule: vector; linear.bias"
+    assert lines[3] == "muster: include= and exclude= of param_groups override a guess"
+
+
+class _Stored(nn.Module):
+    """A linear layer that is no nn.Linear."""
+
+    def __init__(self, in_features: int, out_features: int, transposed: bool) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.zeros(out_features, in_features))
+        if transposed:
+            self.weight = nn.Parameter(torch.zeros(in_features, out_features))
+
+
+def test_features_tell_how_a_weight_is_stored() -> None:
+    model = nn.ModuleDict({"out_in": _Stored(4, 6, False), "in_out": _Stored(4, 6, True)})
+    assert _matrices(model) == {"out_in.weight": {}, "in_out.weight": {"output_dim": 1}}
+
+
+# Roles.
+
+
+class _Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.zeros(4, 16, 8))
+
+
+class _Moe(nn.Module):
+    def __init__(self, router: nn.Module, experts: nn.Module) -> None:
+        super().__init__()
+        self.choose, self.experts = router, experts
+
+
+@pytest.mark.parametrize("experts", [_Experts(), nn.ModuleList(nn.Linear(8, 16) for _ in range(4))])
+def test_a_linear_with_one_output_per_expert_is_a_router(experts: nn.Module) -> None:
+    chosen = _chosen(nn.ModuleDict({"moe": _Moe(nn.Linear(8, 4), experts)}))
+    assert chosen["moe.choose.weight"] == ADAMW
+    assert {name for name, keys in chosen.items() if keys == {}} == {
+        f"moe.experts.{name}" for name in ["up", *(f"{n}.weight" for n in range(4))]
+    } & chosen.keys()
+
+
+@pytest.mark.parametrize("head", ["score", "classifier", "lm_head", "qa_outputs", "fc", "output", "head"])
+def test_heads_are_guessed_by_name(head: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # A head called `score` went to Muon.
+    model = nn.ModuleDict({"body": nn.Linear(8, 8), head: nn.Linear(8, 5)})
+    assert _matrices(model) == {"body.weight": {}}
+    muster.torch.param_groups(model)
+    assert f"guess: a head: a Linear called {head!r}; {head}.weight" in capsys.readouterr().out
+
+
+def test_names_of_heads_within_layers_are_not_heads() -> None:
+    block = nn.ModuleDict({"attention": nn.ModuleDict({"output": nn.Linear(8, 8)}), "fc": nn.Linear(8, 8)})
+    model = nn.ModuleDict({"layers": nn.ModuleList([block]), "classifier": nn.Sequential(*[nn.Linear(8, 8)] * 1)})
+    model["classifier"].append(nn.Linear(8, 8))
+    assert set(_matrices(model)) == {"layers.0.attention.output.weight", "layers.0.fc.weight", "classifier.0.weight"}
+
+
+def test_a_tied_head_is_an_embedding() -> None:
+    model = nn.ModuleDict({"a_head_that_comes_first": nn.Linear(8, 11, bias=False), "words": nn.Embedding(11, 8)})
+    model["words"].weight = model["a_head_that_comes_first"].weight
+    (group,) = muster.torch.param_groups(model, verbose=False)
+    assert group["algorithm"] == "adamw" and len(group["params"]) == 1
+
+
+# Frozen parameters.
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32])
+def test_frozen_parameters_are_left_out(dtype: torch.dtype, capsys: pytest.CaptureFixture[str]) -> None:
+    # They were in the groups: state for all of them, and a base model in uint8 or fp16 was refused.
+    torch.manual_seed(0)
+    model = _Mlp()
+    for layer in (model.words, model.up):
+        for parameter in layer.parameters():
+            parameter.requires_grad_(False)
+            parameter.data = parameter.data.to(dtype)
+    optimizer = muster.torch.NorMuon(muster.torch.param_groups(model))
+    assert "muster: 3 parameters of 232 elements left out: frozen; words.weight, up.weight" in capsys.readouterr().out
+    trained = [model.down.weight, model.down.bias, model.score.weight, model.score.bias]
+    assert [id(p) for group in optimizer.param_groups for p in group["params"]] == [id(p) for p in trained]
+    before = [p.detach().clone() for p in trained]
+    for parameter in trained:
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    assert not any(torch.equal(parameter, was) for parameter, was in zip(trained, before))
+    assert set(optimizer.state) == set(trained)
+
+
+def test_a_model_with_nothing_to_train_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nothing to train: of 7 parameters none has requires_grad=True"):
+        muster.torch.param_groups(_Mlp().requires_grad_(False))
+
+
+# What the user says.
+
+
+def test_patterns_override() -> None:
+    everything = {"up.weight": {}, "down.weight": {}}
+    assert _matrices(_Mlp()) == everything
+    assert _matrices(_Mlp(), include="score.weight") == {**everything, "score.weight": {}}
+    assert _matrices(_Mlp(), include=["*e.weight", "words.*"], exclude="down.*") == {
+        "up.weight": {},
+        "score.weight": {},
+        "words.weight": {"output_dim": 1},  # a row per word is a row per input
+    }
+    stacks = nn.ModuleDict({"bare": _Bare()})
+    assert _matrices(stacks, include={"*.stack": {"output_dim": 1}}) == {"bare.stack": {"output_dim": 1}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"include": "*.wieght"}, r"include pattern '\*.wieght' matches no trainable parameter"),
+        ({"exclude": ["up.*", "frozen.*"]}, r"exclude pattern 'frozen.\*' matches no trainable parameter"),
+        ({"include": "up.*", "exclude": "*.weight"}, "'up.weight': include 'up.\\*' and exclude '\\*.weight' both"),
+        ({"include": "up.bias"}, r"'up.bias': include 'up.bias' matches it, but its shape \(16,\) has no matrix"),
+        ({"include": "four"}, r"'four': .* no rule reads its shape \(2, 2, 2, 2\) as matrices"),
+    ],
+)
+def test_patterns_that_cannot_be_followed_are_errors(arguments: dict[str, Any], error: str) -> None:
+    model = _Mlp()
+    model.frozen = nn.Linear(2, 2).requires_grad_(False)
+    model.four = nn.Parameter(torch.zeros(2, 2, 2, 2))
+    with pytest.raises(ValueError, match=error):
+        muster.torch.param_groups(model, verbose=False, **arguments)
+
+
+def test_wrong_arguments_are_type_errors_that_say_what_to_write() -> None:
+    with pytest.raises(
+        TypeError, match=r"^param_groups\(generator\): give it the model itself: param_groups\(model\)$"
+    ):
+        muster.torch.param_groups(_Mlp().parameters())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^Muon\(model\): give it groups: Muon\(muster.torch.param_groups\(model\)"):
+        muster.torch.Muon(_Mlp())  # type: ignore[arg-type]
+
+
+def test_groups_have_names_of_their_own() -> None:
+    groups = muster.torch.param_groups(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 5)), verbose=False)
+    assert [group["name"] for group in groups] == ["matrices", "matrices flatten=True", "adamw"]
+
+
+# Wrapped and sharded models.
+
+
+def _many_kinds() -> nn.Module:
+    torch.manual_seed(0)
+    model = _Mlp()
+    model.moe = _Moe(nn.Linear(8, 4), _Experts())
+    model.attention, model.norm = nn.MultiheadAttention(8, 2), nn.LayerNorm(8)
+    model.convolution, model.bare = nn.Conv1d(8, 8, 3), _Bare()
+    model.head = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 6))
+    return model
+
+
+def _rules(model: nn.Module) -> list[tuple[list[str], Any]]:
+    return [([bare_name(name) for name in names], decision) for names, _, decision in decisions(model)]
+
+
+def _same_when_sharded(rank: int, ranks: int) -> None:
+    expected = _rules(_many_kinds())
+    mesh = init_device_mesh("cpu", (ranks,))
+    sharded = _many_kinds()
+    for layer in list(sharded.children()):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(sharded, mesh=mesh)
+    assert type(sharded.up).__name__ == "FSDPLinear"
+    assert _rules(sharded) == expected
+    assert _rules(DistributedDataParallel(_many_kinds())) == expected
+    assert _rules(torch.compile(DistributedDataParallel(_many_kinds()))) == expected  # type: ignore[arg-type]
+    assert dist.get_rank() == rank
+
+
+def test_a_sharded_or_ddp_model_is_decided_as_the_plain_one() -> None:
+    run_ranks(2, _same_when_sharded)
+
+
+def _printed_by_rank_0(rank: int, ranks: int) -> None:
+    printed: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.print", lambda *words, **_: printed.append(words))
+        muster.torch.param_groups(_Mlp())
+    assert len(printed) == (1 if rank == 0 else 0)
+
+
+def test_only_rank_0_prints() -> None:
+    run_ranks(2, _printed_by_rank_0)
+
+
+def test_a_compiled_model_is_decided_as_the_plain_one() -> None:
+    expected = _rules(_many_kinds())
+    assert _rules(torch.compile(_many_kinds())) == expected  # type: ignore[arg-type]
+    model = _many_kinds()
+    model.score = torch.compile(model.score)  # type: ignore[assignment]
+    assert _rules(model) == expected
+
+
+def test_fsdp1_is_an_error_that_names_fsdp2() -> None:
+    class FullyShardedDataParallel(nn.Module):
+        __module__ = "torch.distributed.fsdp"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.flat = nn.Parameter(torch.zeros(100))
+
+    with pytest.raises(ValueError, match="FSDP1 flattens parameters.*use fully_shard"):
+        muster.torch.param_groups(FullyShardedDataParallel())
