@@ -69,7 +69,7 @@ def check_caller() -> None:
     module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
     frame = None if module is None else sys._getframe(1)
     while frame is not None:
-        if isinstance(frame.f_locals.get("self"), module.ZeroRedundancyOptimizer):  # type: ignore[union-attr]
+        if issubclass(type(frame.f_locals.get("self")), module.ZeroRedundancyOptimizer):  # type: ignore[union-attr]
             raise ValueError(ZERO_REDUNDANCY)
         frame = frame.f_back
 
@@ -120,8 +120,9 @@ def _find_models(groups: Sequence[Mapping[str, Any]]) -> list[tuple[weakref.ref[
             ("torch.distributed.fsdp", "FullyShardedDataParallel"),
         )
     }
-    wanted = set().union(*kinds.values())
-    found = [thing for thing in gc.get_objects() if type(thing) in wanted]  # isinstance would run code of stand-ins
+    # By identity of the type: isinstance, and hashes of types with metaclasses, would run code of the objects.
+    wanted = {id(kind) for members in kinds.values() for kind in members}
+    found = [thing for thing in gc.get_objects() if id(type(thing)) in wanted]
     parameters = {id(p) for group in groups for p in group["params"]}
     if all(p.grad is None for group in groups for p in group["params"]):
         for thing in found:
