@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections import OrderedDict
+from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -211,3 +214,16 @@ _PARAMETERS = ("0.weight", "0.bias", "1.weight", "1.bias")
 def test_what_would_be_ignored_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MusterOptimizers.Config(**fields).build(model_parts=[nn.Linear(2, 2)])
+
+
+def test_fields_are_flags_of_the_command_line() -> None:
+    from torchtitan.config import ConfigManager
+    from torchtitan.trainer import Trainer
+
+    module = ModuleType("my_configs")
+    module.muster = lambda: Trainer.Config(optimizer=MusterOptimizers.Config(lr=0.02))
+    flags = ["--optimizer.lr", "0.01", "--optimizer.adamw_betas", "0.8", "0.9"]
+    with mock.patch.dict(sys.modules, my_configs=module):
+        config = ConfigManager().parse_args(["--module", "my_configs", "--config", "muster", *flags])
+    assert isinstance(config.optimizer, MusterOptimizers.Config)
+    assert (config.optimizer.lr, config.optimizer.adamw_betas) == (0.01, (0.8, 0.9))

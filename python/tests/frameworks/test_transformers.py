@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import transformers
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType
 from launch import as_torchrun
 from ranks import run_ranks
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 import muster.torch
 from muster.integrations.transformers import ConsolidateState, MuonFactory, NorMuonFactory, from_arguments
@@ -91,14 +96,13 @@ def test_without_replicated_state_the_error_names_the_remedy(tmp_path: Path) -> 
 def _arguments(folder: str, **options: Any) -> transformers.TrainingArguments:
     return transformers.TrainingArguments(
         output_dir=folder,
-        use_cpu=True,
         max_steps=STEPS,
         save_steps=SAVED,
         logging_steps=1,
         per_device_train_batch_size=4,
         report_to=[],
         disable_tqdm=True,
-        **{"learning_rate": 0.02, **options},
+        **{"learning_rate": 0.02, "use_cpu": True, **options},
     )
 
 
@@ -186,3 +190,27 @@ def test_divided_state_is_saved_by_rank_0_and_resumed(tmp_path: Path, strategy: 
     run_ranks(2, _consolidates, str(tmp_path), strategy)
     state = torch.load(tmp_path / f"checkpoint-{SAVED}" / "optimizer.pt", weights_only=True)["state"]
     assert all("momentum" in entries or "first" in entries for entries in state.values())
+
+
+def _sharded_run(folder: str, resume: bool) -> list[float]:
+    fsdp = {"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "transformer_layer_cls_to_wrap": ["GPT2Block"]}
+    arguments = _arguments(folder, fsdp=True, fsdp_config=fsdp, use_cpu=False)
+    options = from_arguments(arguments, adamw_lr=0.01, verbose=False)
+    trainer = transformers.Trainer(_model(), arguments, train_dataset=_data(), optimizer_cls_and_kwargs=options)
+    trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-{SAVED}" if resume else None)
+    assert all(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def _resumes_sharded(rank: int, ranks: int, folder: str) -> None:
+    as_torchrun(rank, ranks)
+    # accelerate takes DDP on the CPU, whatever the arguments; FSDP2 itself runs there.
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+    with mock.patch.object(PartialState, "_prepare_backend", lambda *_: ("gloo", DistributedType.MULTI_GPU)):
+        losses = _sharded_run(folder, resume=False)
+        assert len(losses) == STEPS and losses[-1] < losses[0]
+        assert _sharded_run(folder, resume=True) == losses
+
+
+def test_under_fsdp2_a_run_is_resumed_with_the_same_losses(tmp_path: Path) -> None:
+    run_ranks(2, _resumes_sharded, str(tmp_path))
