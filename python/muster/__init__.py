@@ -1,9 +1,34 @@
 """Muster: Muon and NorMuon across any number of ranks, for models sharded in any way.
 
-``import muster.torch`` for the optimizers; this package alone needs no PyTorch.
+``muster.torch`` has the optimizers, ``muster.integrations`` what frameworks need beside them. Both are imported when
+they are first used; this package alone needs no PyTorch.
 """
 
+from typing import TYPE_CHECKING
+
 from ._muster import CommError, DeviceError, Error, Internal, InvalidArgument
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from . import integrations as integrations
+    from . import torch as torch
+else:
+
+    def __getattr__(name: str) -> "ModuleType":
+        if name not in ("integrations", "torch"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        try:
+            return import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ModuleNotFoundError(
+                f"muster.{name} needs PyTorch 2.7 or later, which is not installed: pip install torch", name="torch"
+            ) from None
+
 
 __version__ = "0.1.0"
 __all__ = ["CommError", "DeviceError", "Error", "Internal", "InvalidArgument"]

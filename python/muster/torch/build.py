@@ -25,6 +25,7 @@ from .ranks import Ranks
 from .state import export_state, import_state
 from .state_tensors import State, is_uneven_stride, own_mesh_statistics, zero_statistics, zeros_like
 from .weights import Weights, check_shared_memory, local_memory
+from .wrappers import check_groups
 
 
 @dataclass
@@ -170,6 +171,7 @@ class Builder:
         self.reader.device = None
         try:
             self.joined.join_all(groups)
+            check_groups(groups)
             views = [self.reader.read(name, p) for name, p in zip(names, flat)]
             if self.options.overlap:
                 for name, p in zip(names, flat):

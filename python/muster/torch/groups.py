@@ -8,6 +8,7 @@ from operator import index
 from typing import Any, Literal, TypedDict
 
 from .. import _muster
+from .wrappers import trainer_hint
 
 
 class MoreOptions(TypedDict, total=False):
@@ -139,7 +140,7 @@ def check_shape(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> 
     if len(shape) < 2 and not group["view"]:
         raise ValueError(
             f"parameter '{name}': shape {tuple(shape)} has no matrix for {group['algorithm']}; "
-            "put it into a group with algorithm='adamw'"
+            f"put it into a group with algorithm='adamw', as muster.torch.param_groups(model) does{trainer_hint()}"
         )
     if len(shape) > 3 and not group["view"] and not group["flatten"]:
         raise ValueError(

@@ -293,6 +293,8 @@ def agree(
             raise ValueError(f"ranks disagree: rank 0 is on {everybody[0][1]} and rank {rank} is on {kind}")
         if len(theirs) != len(everybody[0][0]):
             raise ValueError(
-                f"ranks disagree: rank 0 has {len(everybody[0][0])} parameters and rank {rank} has {len(theirs)}"
+                f"ranks disagree: rank 0 has {len(everybody[0][0])} parameters and rank {rank} has {len(theirs)}: all "
+                "ranks of process_group= share all parameters; one pipeline stage is a process group of its own, and "
+                "wrappers that divide parameters among ranks (ZeroRedundancyOptimizer) are not supported"
             )
     return [merge(views) for views in zip(*(theirs for theirs, _, _ in everybody))]

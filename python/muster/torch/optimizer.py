@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from .. import _muster
 from . import timeline
 from .build import Built
 from .checkpoints import CheckpointedOptimizer
@@ -26,6 +27,7 @@ from .overlap import CLIPPED, REGROUPED, SCALED, Overlap
 from .plan import Plan
 from .rank_local import with_remedies
 from .ranks import TIMEOUT
+from .wrappers import check_caller, with_fewer_steps
 
 if TYPE_CHECKING:
     from torch.optim.optimizer import ParamsT
@@ -134,6 +136,7 @@ class NorMuon(CheckpointedOptimizer):
             raise TypeError(f"{name}(model): give it groups: {name}(muster.torch.param_groups(model), lr=...)")
         self._start(options, process_group)
         with self.ranks.together("construction"):
+            check_caller()
             options.check()
             check_arguments(defaults, NAMES)
             if isinstance(lr, torch.Tensor) and lr.numel() != 1:
@@ -180,6 +183,7 @@ class NorMuon(CheckpointedOptimizer):
             self._drop_consolidated()
             begin_ns = time.monotonic_ns()
             try:
+                self._surroundings.check(self.param_groups)
                 built = self._ready() if self._overlap is None else self._end_backward(self._overlap)
                 built = self._run(built, lambda built, gradients: built.engine.step(gradients, built.step_options))[0]
             finally:
@@ -316,6 +320,8 @@ class NorMuon(CheckpointedOptimizer):
                 self.ranks.raise_any("a refused step", found)
             remedies = with_remedies(str(refused), dict(zip(built.names, built.tensors)))
             raise (found or ValueError(remedies)) from None
+        except _muster.CommError as lost:
+            raise _muster.CommError(with_fewer_steps(str(lost))) from None
         built.weights.copy_back()
         return built, out
 

@@ -13,6 +13,7 @@ from .groups import MATRIX_ALGORITHMS, make_parameter
 from .layout import Meshes, TensorLayout, local, local_shape, read_layout
 from .rank_local import Declared
 from .ranks import Ranks
+from .wrappers import check_parameter
 
 DTYPES = {torch.float32: _muster.Dtype.f32, torch.bfloat16: _muster.Dtype.bf16}
 
@@ -27,6 +28,7 @@ class Reader:
 
     def read(self, name: str, tensor: torch.Tensor) -> TensorLayout:
         """Raises ValueError naming the parameter."""
+        check_parameter(name, tensor)
         if tensor.dtype not in DTYPES:
             raise ValueError(f"parameter '{name}': {tensor.dtype} is not supported; float32 and bfloat16 are")
         mine = local(tensor)

@@ -24,6 +24,7 @@ from .parameters import Reader
 from .rank_local import take_declaration
 from .ranks import Ranks
 from .state_tensors import State
+from .wrappers import Surroundings, check_parameter
 
 
 class PlannedOptimizer(torch.optim.Optimizer):
@@ -38,6 +39,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         self._options = options
         self.ranks = Ranks(process_group, options.timeout)
         self._use = InUse(self.ranks.size)
+        self._surroundings = Surroundings()
         self._reader = Reader(self.ranks)
         self._joined = JoinedMomentum()
         self._connection = Connection(self.ranks, options)
@@ -78,6 +80,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         names = name_parameters(self.param_groups)[-1]
         make_group(_muster.Group(), number, added, names)
         for name, parameter in zip(names, added["params"]):
+            check_parameter(name, parameter)
             if not is_lazy(parameter):
                 check_shape(name, tuple(parameter.shape), added)
 

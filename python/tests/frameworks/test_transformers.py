@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import transformers
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType
 from launch import as_torchrun
 from ranks import run_ranks
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 import muster.torch
+from muster.integrations.transformers import ConsolidateState, MuonFactory, NorMuonFactory, from_arguments
 
 SAVED, STEPS = 4, 8
 
@@ -85,3 +91,126 @@ def test_without_replicated_state_the_error_names_the_remedy(tmp_path: Path) -> 
     message, _ = run_ranks(2, _saves_without_replicas, str(tmp_path))
     assert "replicate_state=True" in message
     assert "consolidate_state_dict" in message
+
+
+def _arguments(folder: str, **options: Any) -> transformers.TrainingArguments:
+    return transformers.TrainingArguments(
+        output_dir=folder,
+        max_steps=STEPS,
+        save_steps=SAVED,
+        logging_steps=1,
+        per_device_train_batch_size=4,
+        report_to=[],
+        disable_tqdm=True,
+        **{"learning_rate": 0.02, "use_cpu": True, **options},
+    )
+
+
+def test_training_arguments_reach_the_groups_that_they_are_for(tmp_path: Path) -> None:
+    arguments = _arguments(str(tmp_path), weight_decay=0.1, adam_beta1=0.7, adam_beta2=0.8, adam_epsilon=1e-6)
+    factory, options = from_arguments(arguments, adamw_lr=0.003, verbose=False, momentum=0.9)
+    model = _model()
+    model.transformer.h[0].attn.c_proj.weight.requires_grad_(False)
+    optimizer = factory()(model, **options)
+    assert type(optimizer) is muster.torch.NorMuon
+    *matrices, adamw = optimizer.param_groups
+    assert adamw["algorithm"] == "adamw"
+    assert (adamw["lr"], adamw["weight_decay"], adamw["betas"], adamw["eps"]) == (0.003, 0.0, (0.7, 0.8), 1e-6)
+    for group in matrices:
+        assert group["algorithm"] == "normuon"
+        assert (group["lr"], group["weight_decay"], group["momentum"], group["betas"]) == (0.02, 0.1, 0.9, (0.9, 0.95))
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert set(optimizer.names) == trained
+
+
+def test_the_default_rate_of_training_arguments_is_warned_of(tmp_path: Path) -> None:
+    arguments = _arguments(str(tmp_path), learning_rate=5e-5)
+    with pytest.warns(UserWarning, match="learning_rate is 5e-05, the default of TrainingArguments"):
+        assert from_arguments(arguments, MuonFactory)[1]["lr"] == 5e-5
+
+
+def test_a_factory_without_a_rate_says_who_gives_one() -> None:
+    with pytest.raises(ValueError, match="from_arguments"):
+        NorMuonFactory()(_model())
+    assert type(MuonFactory()(_model(), lr=0.02, verbose=False)) is muster.torch.Muon
+
+
+def _bare_class(rank: int, ranks: int, folder: str) -> str:
+    as_torchrun(rank, ranks)
+    optimizer = (muster.torch.NorMuon, {"lr": 0.02})
+    trainer = transformers.Trainer(
+        _model(), _arguments(folder), train_dataset=_data(), optimizer_cls_and_kwargs=optimizer
+    )
+    with pytest.raises(ValueError) as raised:
+        trainer.train()
+    return str(raised.value)
+
+
+def test_the_bare_class_is_refused_in_favour_of_the_factory(tmp_path: Path) -> None:
+    for message in run_ranks(2, _bare_class, str(tmp_path)):
+        assert "muster.integrations.transformers.NorMuonFactory" in message and "\n" not in message
+
+
+def _factory_run(folder: str, resume: str | None, strategy: str) -> tuple[list[float], list[torch.Tensor]]:
+    model = _model()
+    arguments = _arguments(
+        folder,
+        eval_strategy="steps" if strategy == "best" else "no",
+        eval_steps=SAVED,
+        save_strategy=strategy,
+        metric_for_best_model="loss",
+        num_train_epochs=2,
+        per_device_eval_batch_size=4,
+    )
+    options = from_arguments(arguments, adamw_lr=0.01, verbose=False, replicate_state=False)
+    trainer = transformers.Trainer(
+        model,
+        arguments,
+        train_dataset=_data()[: SAVED * 2 * 4],
+        eval_dataset=_data()[:8],
+        optimizer_cls_and_kwargs=options,
+        callbacks=[ConsolidateState()],
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return losses, [weight.detach().clone() for weight in model.parameters()]
+
+
+def _consolidates(rank: int, ranks: int, folder: str, strategy: str) -> None:
+    as_torchrun(rank, ranks)
+    losses, weights = _factory_run(folder, None, strategy)
+    assert len(losses) == STEPS and losses[-1] < losses[0]
+    resumed, same_weights = _factory_run(folder, f"{folder}/checkpoint-{SAVED}", strategy)
+    assert resumed == losses
+    assert all(torch.equal(a, b) for a, b in zip(weights, same_weights))
+
+
+@pytest.mark.parametrize("strategy", ["steps", "epoch", "best"])
+def test_divided_state_is_saved_by_rank_0_and_resumed(tmp_path: Path, strategy: str) -> None:
+    run_ranks(2, _consolidates, str(tmp_path), strategy)
+    state = torch.load(tmp_path / f"checkpoint-{SAVED}" / "optimizer.pt", weights_only=True)["state"]
+    assert all("momentum" in entries or "first" in entries for entries in state.values())
+
+
+def _sharded_run(folder: str, resume: bool) -> list[float]:
+    fsdp = {"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "transformer_layer_cls_to_wrap": ["GPT2Block"]}
+    arguments = _arguments(folder, fsdp=True, fsdp_config=fsdp, use_cpu=False)
+    options = from_arguments(arguments, adamw_lr=0.01, verbose=False)
+    trainer = transformers.Trainer(_model(), arguments, train_dataset=_data(), optimizer_cls_and_kwargs=options)
+    trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-{SAVED}" if resume else None)
+    assert all(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def _resumes_sharded(rank: int, ranks: int, folder: str) -> None:
+    as_torchrun(rank, ranks)
+    # accelerate takes DDP on the CPU, whatever the arguments; FSDP2 itself runs there.
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+    with mock.patch.object(PartialState, "_prepare_backend", lambda *_: ("gloo", DistributedType.MULTI_GPU)):
+        losses = _sharded_run(folder, resume=False)
+        assert len(losses) == STEPS and losses[-1] < losses[0]
+        assert _sharded_run(folder, resume=True) == losses
+
+
+def test_under_fsdp2_a_run_is_resumed_with_the_same_losses(tmp_path: Path) -> None:
+    run_ranks(2, _resumes_sharded, str(tmp_path))

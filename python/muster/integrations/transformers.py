@@ -1,0 +1,147 @@
+"""Muon and NorMuon in the Trainer of Hugging Face transformers.
+
+    from muster.integrations.transformers import NorMuonFactory, from_arguments
+
+    args = TrainingArguments(learning_rate=0.02, weight_decay=0.1, ...)
+    trainer = Trainer(model, args, optimizer_cls_and_kwargs=from_arguments(args, adamw_lr=3e-4), ...)
+
+Trainer gives an optimizer *class* two groups, with and without weight decay, in which matrices, embeddings and norms
+are mixed. A *factory* gets the model, so that it can make the right groups.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import nn
+from transformers import TrainerCallback  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+from ..torch import Muon, NorMuon, param_groups
+
+if TYPE_CHECKING:
+    from transformers import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
+
+__all__ = ["ConsolidateState", "MuonFactory", "NorMuonFactory", "from_arguments"]
+
+_DEFAULT_RATE = 5e-5  # of TrainingArguments: AdamW's
+
+
+class NorMuonFactory:
+    """Makes NorMuon for a Trainer: ``optimizer_cls_and_kwargs=(NorMuonFactory, {"lr": 0.02, "adamw_lr": 3e-4})``.
+
+    Trainer passes nothing of its TrainingArguments to a factory: ``from_arguments`` does.
+    """
+
+    _optimizer: ClassVar[type[NorMuon]] = NorMuon
+
+    def __call__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float | None = None,
+        adamw_lr: float = 3e-4,
+        adamw_weight_decay: float = 0.0,
+        adamw_betas: tuple[float, float] = (0.9, 0.95),
+        adamw_eps: float = 1e-8,
+        verbose: bool = True,
+        **options: Any,
+    ) -> NorMuon:
+        """The optimizer of a model's parameters that require gradients.
+
+        Args:
+            model: as the Trainer gives it.
+            lr: learning rate of the matrices. Required.
+            adamw_lr, adamw_weight_decay, adamw_betas, adamw_eps: of embeddings, heads, gains and biases.
+            verbose: print on rank 0 which parameters go where.
+            options: any other argument of ``muster.torch.NorMuon``: ``weight_decay``, ``momentum``, ``scale``, ...
+        """
+        if lr is None:
+            raise ValueError(
+                f"{type(self).__name__}: give lr, the learning rate of the matrices. Trainer passes no learning_rate "
+                "to a factory; muster.integrations.transformers.from_arguments(args) does"
+            )
+        groups = param_groups(
+            model,
+            adamw_lr=adamw_lr,
+            adamw_weight_decay=adamw_weight_decay,
+            adamw_betas=adamw_betas,
+            verbose=verbose,
+        )
+        for group in groups:
+            group["params"] = [(name, parameter) for name, parameter in group["params"] if parameter.requires_grad]
+            if group.get("algorithm") == "adamw":
+                group["eps"] = adamw_eps
+        return self._optimizer([group for group in groups if group["params"]], lr, **options)
+
+
+class MuonFactory(NorMuonFactory):
+    """Makes Muon for a Trainer, as NorMuonFactory makes NorMuon."""
+
+    _optimizer: ClassVar[type[NorMuon]] = Muon
+
+
+def from_arguments(
+    args: TrainingArguments, factory: type[NorMuonFactory] = NorMuonFactory, **options: Any
+) -> tuple[type[NorMuonFactory], dict[str, Any]]:
+    """``optimizer_cls_and_kwargs`` of a Trainer, with the values of its TrainingArguments.
+
+    ``learning_rate`` and ``weight_decay`` are those of the matrices; ``adam_beta1``, ``adam_beta2`` and
+    ``adam_epsilon`` those of the AdamW group. Its learning rate and weight decay are ``adamw_lr`` (default 3e-4) and
+    ``adamw_weight_decay`` (default 0). The Trainer's scheduler scales the rates of all groups alike.
+
+    Args:
+        args: of the same Trainer.
+        factory: ``NorMuonFactory`` or ``MuonFactory``.
+        options: arguments of the factory; they win over ``args``.
+    """
+    if args.learning_rate == _DEFAULT_RATE and "lr" not in options:
+        warnings.warn(
+            f"muster: learning_rate is {_DEFAULT_RATE}, the default of TrainingArguments for AdamW, and is used for "
+            "matrices, whose usual rate is about 0.02: set TrainingArguments(learning_rate=...)",
+            stacklevel=2,
+        )
+    chosen = {
+        "lr": args.learning_rate,
+        "weight_decay": args.weight_decay,
+        "adamw_betas": (args.adam_beta1, args.adam_beta2),
+        "adamw_eps": args.adam_epsilon,
+    }
+    return factory, {**chosen, **options}
+
+
+class ConsolidateState(TrainerCallback):  # type: ignore[misc,unused-ignore]
+    """Needed with ``replicate_state=False`` under DDP: gathers state on rank 0 before rank 0 saves it alone.
+
+    Trainer decides on all ranks whether it saves, after ``on_step_end``, ``on_epoch_end`` and ``on_evaluate``. Give it
+    after callbacks of your own that set ``control.should_save``.
+    """
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Consolidates, if this step is saved."""
+        if control.should_save:
+            _consolidate(kwargs["optimizer"])
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Consolidates, if this epoch is saved."""
+        if control.should_save:
+            _consolidate(kwargs["optimizer"])
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Consolidates before it is known whether this is the best model, if the best one is saved."""
+        if args.save_strategy == "best":
+            _consolidate(kwargs["optimizer"])
+
+
+def _consolidate(optimizer: Any) -> None:
+    """accelerate wraps the optimizer."""
+    while optimizer is not None and not isinstance(optimizer, NorMuon):
+        optimizer = getattr(optimizer, "optimizer", None)
+    if optimizer is not None:
+        optimizer.consolidate_state_dict()

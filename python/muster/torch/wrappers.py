@@ -1,0 +1,140 @@
+"""Wrappers of models and optimizers that Muster cannot work under: how they are recognized, and what to use instead.
+
+All of them would otherwise train wrongly or wait for ranks that never come. Checks read attributes that the wrappers
+set, so that none of them needs to be installed.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+FSDP1 = (
+    "FullyShardedDataParallel (FSDP1) cuts parameters into flat pieces, which have no rows and columns: shard the model "
+    "with FSDP2, torch.distributed.fsdp.fully_shard (accelerate: fsdp_version=2)"
+)
+DEEPSPEED = (
+    "DeepSpeed ZeRO cuts parameters into flat pieces, which have no rows and columns: use FSDP2, or ZeRO stage 0"
+)
+ZERO_REDUNDANCY = (
+    "ZeroRedundancyOptimizer gives each rank other parameters, and Muster's ranks update all of them together: make the "
+    "optimizer without it, NorMuon(param_groups(model), replicate_state=False), which divides the state among the ranks "
+    "as well"
+)
+JOIN = (
+    "DistributedDataParallel.join(): a rank that has run out of inputs makes no more steps, and the others would wait "
+    "for it: give all ranks the same number of batches, or use model.join(throw_on_early_termination=True)"
+)
+TRAINER = (
+    "; in transformers' Trainer give optimizer_cls_and_kwargs=(muster.integrations.transformers.NorMuonFactory, "
+    "{'lr': ...}) instead of the class"
+)
+_FEWER_STEPS = (
+    " (Do all ranks make the same number of steps? One that ran out of batches, in DistributedDataParallel.join() or without it, "
+    "makes fewer)"
+)
+
+
+def check_parameter(name: str, tensor: torch.Tensor) -> None:
+    """Raises ValueError if FSDP1 or DeepSpeed ZeRO-3 keeps this parameter in pieces."""
+    if getattr(tensor, "_fsdp_flattened", False):
+        raise ValueError(f"parameter '{name}': {FSDP1}")
+    if hasattr(tensor, "ds_id"):
+        raise ValueError(f"parameter '{name}': {DEEPSPEED}")
+
+
+def check_groups(groups: Iterable[Mapping[str, Any]]) -> None:
+    """Raises ValueError if DeepSpeed ZeRO has replaced the parameters of a group with one flat piece of them all.
+
+    The piece is a plain tensor, not a Parameter, and has no mark of its own.
+    """
+    if "deepspeed" not in sys.modules:
+        return
+    for number, group in enumerate(groups):
+        if [(type(p), p.ndim) for p in group["params"]] == [(torch.Tensor, 1)]:
+            raise ValueError(f"param group {number} is one flat tensor: {DEEPSPEED}")
+
+
+def check_caller() -> None:
+    """Raises ValueError if ZeroRedundancyOptimizer constructs this optimizer, with this rank's part of the parameters.
+
+    Nothing but the caller tells: parts of equal shapes look like replicas.
+    """
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    frame = None if module is None else sys._getframe(1)
+    while frame is not None:
+        if issubclass(type(frame.f_locals.get("self")), module.ZeroRedundancyOptimizer):  # type: ignore[union-attr]
+            raise ValueError(ZERO_REDUNDANCY)
+        frame = frame.f_back
+
+
+def trainer_hint() -> str:
+    """What to do about a Trainer's own param groups, where there may be one."""
+    return TRAINER if "transformers.trainer" in sys.modules else ""
+
+
+def with_fewer_steps(error: str) -> str:
+    """An error about a rank that did not arrive, with the mistake that causes most of them."""
+    return error + _FEWER_STEPS if "had not arrived" in error else error
+
+
+class Surroundings:
+    """The wrappers of the model that the parameters of an optimizer belong to.
+
+    An optimizer gets parameters, not the model. So the first step looks through the objects of the process, once.
+    """
+
+    def __init__(self) -> None:
+        self._models: list[tuple[weakref.ref[Any], Any]] | None = None  # under DDP; and the last join context of each
+
+    def check(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Raises ValueError in a join context, or if FSDP1 wrapped the model after this optimizer was made.
+
+        Every rank comes to the same result by itself. Later steps only compare what the first one found.
+        """
+        if self._models is None:
+            self._models = _find_models(groups) if dist.is_available() and dist.is_initialized() else []
+        for number, (reference, known) in enumerate(self._models):
+            model = reference()
+            if model is None or model._join_config is known:
+                continue
+            config = model._join_config  # each join context makes another, and leaves it there
+            self._models[number] = (reference, config)
+            if config.enable and not config.throw_on_early_termination:
+                raise ValueError(JOIN)
+
+
+def _find_models(groups: Sequence[Mapping[str, Any]]) -> list[tuple[weakref.ref[Any], Any]]:
+    """The models under DDP that have these parameters, each with a join context that is over."""
+    kinds = {
+        name: _with_subclasses(getattr(sys.modules.get(module), name, None))
+        for module, name in (
+            ("torch.nn.parallel", "DistributedDataParallel"),
+            ("torch.distributed.algorithms.join", "Join"),
+            ("torch.distributed.fsdp", "FullyShardedDataParallel"),
+        )
+    }
+    # By identity of the type: isinstance, and hashes of types with metaclasses, would run code of the objects.
+    wanted = {id(kind) for members in kinds.values() for kind in members}
+    found = [thing for thing in gc.get_objects() if id(type(thing)) in wanted]
+    parameters = {id(p) for group in groups for p in group["params"]}
+    if all(p.grad is None for group in groups for p in group["params"]):
+        for thing in found:
+            if type(thing) in kinds["FullyShardedDataParallel"]:
+                raise ValueError(f"no parameter has a gradient: {FSDP1}, and make the optimizer after that")
+    joined = {id(model) for thing in found if type(thing) in kinds["Join"] for model in thing._joinables}
+    return [
+        (weakref.ref(model), None if id(model) in joined else model._join_config)
+        for model in found
+        if type(model) in kinds["DistributedDataParallel"] and any(id(p) in parameters for p in model.parameters())
+    ]
+
+
+def _with_subclasses(kind: type | None) -> set[type]:
+    return set() if kind is None else {kind}.union(*map(_with_subclasses, kind.__subclasses__()))
