@@ -24,11 +24,12 @@ def make_optimizer(model: TinyGPT) -> muster.torch.NorMuon:
     """Rates of AdamW are for a width of 768, and fall with the root of the width."""
     scale = (WIDTH / 768) ** -0.5
     adamw = {"algorithm": "adamw", "betas": (0.8, 0.95), "eps": 1e-10}
+    embeddings = [("tokens.weight", model.tokens.weight), ("places.weight", model.places.weight)]
     gains = [(name, p) for name, p in model.named_parameters() if p.ndim < 2]
     groups = [
         {"params": [(n, p) for n, p in model.named_parameters() if n.startswith("blocks.") and p.ndim == 2]},
         {"params": [("lm_head.weight", model.lm_head.weight)], "lr": 0.004 * scale, **adamw},
-        {"params": [(f"{n}.weight", getattr(model, n).weight) for n in ("tokens", "places")], "lr": 0.2 * scale, **adamw},
+        {"params": embeddings, "lr": 0.2 * scale, **adamw},
         {"params": gains, "lr": 0.005 * scale, **adamw},
     ]
     return muster.torch.NorMuon(groups, lr=0.02, weight_decay=0.01, decay="cautious")

@@ -16,16 +16,16 @@ import torch
 import torch.distributed as dist
 
 FSDP1 = (
-    "FullyShardedDataParallel (FSDP1) cuts parameters into flat pieces, which have no rows and columns: shard the model "
-    "with FSDP2, torch.distributed.fsdp.fully_shard (accelerate: fsdp_version=2)"
+    "FullyShardedDataParallel (FSDP1) cuts parameters into flat pieces, which have no rows and columns: shard the "
+    "model with FSDP2, torch.distributed.fsdp.fully_shard (accelerate: fsdp_version=2)"
 )
 DEEPSPEED = (
     "DeepSpeed ZeRO cuts parameters into flat pieces, which have no rows and columns: use FSDP2, or ZeRO stage 0"
 )
 ZERO_REDUNDANCY = (
-    "ZeroRedundancyOptimizer gives each rank other parameters, and Muster's ranks update all of them together: make the "
-    "optimizer without it, NorMuon(param_groups(model), replicate_state=False), which divides the state among the ranks "
-    "as well"
+    "ZeroRedundancyOptimizer gives each rank other parameters, and Muster's ranks update all of them together: make "
+    "the optimizer without it, NorMuon(param_groups(model), replicate_state=False), which divides the state among the "
+    "ranks as well"
 )
 JOIN = (
     "DistributedDataParallel.join(): a rank that has run out of inputs makes no more steps, and the others would wait "
@@ -36,8 +36,8 @@ TRAINER = (
     "{'lr': ...}) instead of the class"
 )
 _FEWER_STEPS = (
-    " (Do all ranks make the same number of steps? One that ran out of batches, in DistributedDataParallel.join() or without it, "
-    "makes fewer)"
+    " (Do all ranks make the same number of steps? One that ran out of batches, in DistributedDataParallel.join() "
+    "or without it, makes fewer)"
 )
 
 
