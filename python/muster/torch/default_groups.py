@@ -15,6 +15,7 @@ from torch import nn
 from .groups import bare_name
 from .module_roles import Roles
 from .module_rules import Decision, Site, is_a
+from .wrappers import FSDP1
 
 #: One or more patterns, or for each pattern keys of its param group.
 Patterns = Union[str, Sequence[str], Mapping[str, Mapping[str, Any]]]
@@ -102,7 +103,7 @@ def _sites(model: nn.Module) -> Iterator[tuple[str, Site]]:
     modules = dict(model.named_modules(remove_duplicate=False))
     for prefix, module in modules.items():
         if is_a(module, "torch.", "FullyShardedDataParallel"):
-            raise ValueError("param_groups: FSDP1 flattens parameters, so that no matrices are left; use fully_shard")
+            raise ValueError(f"param_groups: {FSDP1}")
         names = prefix.split(".") if prefix else []
         path = [modules[".".join(names[:end])] for end in range(len(names) + 1)]
         bare = bare_name(f"{prefix}.").count(".")  # names that are left without those of wrappers
