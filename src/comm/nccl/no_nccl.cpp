@@ -9,7 +9,7 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse(const char* function) {
-  throw CommError(std::string(function) + ": CUDA or nccl.h was not found when Muster was built");
+  throw CommError(std::string(function) + ": NCCL is not built in: it needs CUDA, and MUSTER_NCCL=ON when Muster is built");
 }
 
 }  // namespace
