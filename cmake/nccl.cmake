@@ -6,14 +6,6 @@ if(NOT MUSTER_CUDA)
   set(MUSTER_NCCL OFF)
 endif()
 
-if(NOT MUSTER_CUDA)
-  message(NOTICE "cuda: not compiled")
-elseif(NOT MUSTER_NCCL)
-  message(NOTICE "cuda: compiled for ${CMAKE_CUDA_ARCHITECTURES}, without NCCL")
-else()
-  message(NOTICE "cuda: compiled for ${CMAKE_CUDA_ARCHITECTURES}, with NCCL")
-endif()
-
 # Keeps either src/comm/nccl/no_nccl.cpp or the rest of that folder.
 function(muster_choose_nccl_sources list)
   if(MUSTER_NCCL)
