@@ -4,6 +4,7 @@
 """
 
 from ._muster import CommError, DeviceError, Error, Internal, InvalidArgument
+from .build_info import Info, info
 
 __version__ = "0.1.0"
-__all__ = ["CommError", "DeviceError", "Error", "Internal", "InvalidArgument"]
+__all__ = ["CommError", "DeviceError", "Error", "Info", "Internal", "InvalidArgument", "info"]

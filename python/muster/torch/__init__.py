@@ -14,6 +14,7 @@ from .foreign import import_dion, import_torch
 from .optimizer import Muon, NorMuon
 from .plan import Plan
 from .timeline import profile
+from .versions import info
 
 __all__ = [
     "Muon",
@@ -23,6 +24,7 @@ __all__ = [
     "groups",
     "import_dion",
     "import_torch",
+    "info",
     "layout",
     "param_groups",
     "profile",

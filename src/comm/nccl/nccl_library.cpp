@@ -2,9 +2,13 @@
 
 #include <dlfcn.h>
 
+#include <fmt/format.h>
+
+#include "comm/backend_info.h"
 #include "muster/error.h"
 
-namespace muster::comm::nccl {
+namespace muster::comm {
+namespace nccl {
 
 namespace {
 
@@ -52,4 +56,15 @@ const Library& library() {
   return found;
 }
 
-}  // namespace muster::comm::nccl
+}  // namespace nccl
+
+NcclInfo nccl_info() {
+  const nccl::Library& library = nccl::find_library();
+  int version = 0;  // 22809: 2.28.9
+  if (!library.missing.empty() || library.get_version(&version) != nccl::ncclSuccess) {
+    return {.built_in = true, .missing = library.missing};
+  }
+  return {.built_in = true, .version = fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
+}
+
+}  // namespace muster::comm
