@@ -39,8 +39,12 @@ endfunction()
 
 # CMake found no CUDA compiler that works. A wheel without CUDA although nvcc is there would be a surprise: an error.
 function(muster_report_no_compiler)
-  if(MUSTER_NVCC)
-    set(problem "${MUSTER_NVCC} does not work with ${CMAKE_CXX_COMPILER}. Choose another host compiler with the \
+  set(nvcc ${MUSTER_NVCC})
+  if(DEFINED ENV{CUDACXX})
+    set(nvcc $ENV{CUDACXX})
+  endif()
+  if(nvcc)
+    set(problem "${nvcc} does not work with ${CMAKE_CXX_COMPILER}. Choose another host compiler with the \
 environment variable CUDAHOSTCXX, or leave CUDA out with MUSTER_CUDA=OFF")
     set(fatal ${SKBUILD})
   elseif(NOT muster_requested_cuda STREQUAL AUTO)

@@ -44,6 +44,7 @@ program nvcc 'echo broken >&2' 'exit 1'
 fresh fails "$work/bin/nvcc does not work with $compiler" -DSKBUILD=2
 fresh fails "$work/bin/nvcc does not work with $compiler" -DMUSTER_CUDA=ON
 fresh works "$work/bin/nvcc does not work with $compiler"
+CUDACXX=$work/bin/other fresh fails "$work/bin/other does not work with $compiler" -DSKBUILD=2
 rm "$work/bin/nvcc"
 
 if ! command -v nvcc >/dev/null; then
