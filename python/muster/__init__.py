@@ -7,6 +7,7 @@ they are first used; this package alone needs no PyTorch.
 from typing import TYPE_CHECKING
 
 from ._muster import CommError, DeviceError, Error, Internal, InvalidArgument
+from .build_info import Info, info
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -31,4 +32,4 @@ else:
 
 
 __version__ = "0.1.0"
-__all__ = ["CommError", "DeviceError", "Error", "Internal", "InvalidArgument"]
+__all__ = ["CommError", "DeviceError", "Error", "Info", "Internal", "InvalidArgument", "info"]

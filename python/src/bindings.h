@@ -9,5 +9,6 @@ void bind_problem(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);
 void bind_nccl(nanobind::module_& module);
 void bind_optimizer(nanobind::module_& module);
+void bind_build_info(nanobind::module_& module);
 
 }  // namespace muster::python

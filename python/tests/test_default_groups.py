@@ -344,5 +344,5 @@ def test_fsdp1_is_an_error_that_names_fsdp2() -> None:
             super().__init__()
             self.flat = nn.Parameter(torch.zeros(100))
 
-    with pytest.raises(ValueError, match="FSDP1 flattens parameters.*use fully_shard"):
+    with pytest.raises(ValueError, match=r"\(FSDP1\) cuts parameters into flat pieces.*fully_shard"):
         muster.torch.param_groups(FullyShardedDataParallel())

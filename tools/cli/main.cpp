@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "bench_command.h"
+#include "info_command.h"
 #include "muster/error.h"
 #include "plan_command.h"
 #include "presets_command.h"
@@ -48,6 +49,7 @@ int run(int argc, char** argv) {
   muster::cli::add_simulate_command(app);
   muster::cli::add_train_command(app);
   muster::cli::add_tune_command(app);
+  muster::cli::add_info_command(app);
   reject_empty_values(app);
   try {
     app.parse(argc, argv);

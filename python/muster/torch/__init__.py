@@ -15,6 +15,7 @@ from .monitoring import ParameterStats
 from .optimizer import Muon, NorMuon
 from .plan import Plan
 from .timeline import profile
+from .versions import info
 
 __all__ = [
     "Muon",
@@ -25,6 +26,7 @@ __all__ = [
     "groups",
     "import_dion",
     "import_torch",
+    "info",
     "layout",
     "param_groups",
     "profile",

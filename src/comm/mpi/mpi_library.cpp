@@ -6,9 +6,11 @@
 
 #include <fmt/format.h>
 
+#include "comm/backend_info.h"
 #include "muster/error.h"
 
-namespace muster::comm::mpi {
+namespace muster::comm {
+namespace mpi {
 
 namespace {
 
@@ -55,4 +57,14 @@ void check(int code, std::string_view call) {
   if (code != MPI_SUCCESS) throw CommError(fmt::format("{}: {}", call, error_text(code)));
 }
 
-}  // namespace muster::comm::mpi
+}  // namespace mpi
+
+MpiInfo mpi_info() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return {.built_in = true};
+  const std::string_view all(text, static_cast<size_t>(length));  // "Open MPI v4.1.4, package: ..."
+  return {.built_in = true, .version = std::string(all.substr(0, all.find_first_of(",\n")))};
+}
+
+}  // namespace muster::comm

@@ -1,8 +1,15 @@
 // Stands in for this folder where MPI is not built in.
+#include "comm/backend_info.h"
 #include "muster/communicator.h"
 #include "muster/error.h"
 
 namespace muster {
+
+namespace comm {
+
+MpiInfo mpi_info() { return {}; }
+
+}  // namespace comm
 
 bool mpi_available() { return false; }
 

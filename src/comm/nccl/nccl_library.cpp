@@ -2,14 +2,18 @@
 
 #include <dlfcn.h>
 
+#include <fmt/format.h>
+
+#include "comm/backend_info.h"
 #include "muster/error.h"
 
-namespace muster::comm::nccl {
+namespace muster::comm {
+namespace nccl {
 
 namespace {
 
 template <typename Function>
-void find(void* handle, const char* name, Library& library, Function Library::*function) {
+void find(void* handle, const char* name, Library& library, Function Functions::*function) {
   library.*function = reinterpret_cast<Function>(dlsym(handle, name));
   if (!(library.*function) && library.missing.empty()) library.missing = std::string("libnccl.so.2 has no ") + name;
 }
@@ -22,19 +26,20 @@ Library open_library() {
     library.missing = why ? why : "libnccl.so.2 cannot be opened";
     return library;
   }
-  find(handle, "ncclGetUniqueId", library, &Library::get_unique_id);
-  find(handle, "ncclCommInitRankConfig", library, &Library::comm_init_rank_config);
-  find(handle, "ncclCommFinalize", library, &Library::comm_finalize);
-  find(handle, "ncclCommDestroy", library, &Library::comm_destroy);
-  find(handle, "ncclCommAbort", library, &Library::comm_abort);
-  find(handle, "ncclCommGetAsyncError", library, &Library::comm_get_async_error);
-  find(handle, "ncclGetErrorString", library, &Library::get_error_string);
-  find(handle, "ncclGetLastError", library, &Library::get_last_error);
-  find(handle, "ncclGroupStart", library, &Library::group_start);
-  find(handle, "ncclGroupEnd", library, &Library::group_end);
-  find(handle, "ncclSend", library, &Library::send);
-  find(handle, "ncclRecv", library, &Library::recv);
-  find(handle, "ncclAllReduce", library, &Library::all_reduce);
+  find(handle, "ncclGetVersion", library, &Functions::get_version);
+  find(handle, "ncclGetUniqueId", library, &Functions::get_unique_id);
+  find(handle, "ncclCommInitRankConfig", library, &Functions::comm_init_rank_config);
+  find(handle, "ncclCommFinalize", library, &Functions::comm_finalize);
+  find(handle, "ncclCommDestroy", library, &Functions::comm_destroy);
+  find(handle, "ncclCommAbort", library, &Functions::comm_abort);
+  find(handle, "ncclCommGetAsyncError", library, &Functions::comm_get_async_error);
+  find(handle, "ncclGetErrorString", library, &Functions::get_error_string);
+  find(handle, "ncclGetLastError", library, &Functions::get_last_error);
+  find(handle, "ncclGroupStart", library, &Functions::group_start);
+  find(handle, "ncclGroupEnd", library, &Functions::group_end);
+  find(handle, "ncclSend", library, &Functions::send);
+  find(handle, "ncclRecv", library, &Functions::recv);
+  find(handle, "ncclAllReduce", library, &Functions::all_reduce);
   return library;
 }
 
@@ -51,4 +56,15 @@ const Library& library() {
   return found;
 }
 
-}  // namespace muster::comm::nccl
+}  // namespace nccl
+
+NcclInfo nccl_info() {
+  const nccl::Library& library = nccl::find_library();
+  int version = 0;  // 22809: 2.28.9
+  if (!library.missing.empty() || library.get_version(&version) != nccl::ncclSuccess) {
+    return {.built_in = true, .missing = library.missing};
+  }
+  return {.built_in = true, .version = fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
+}
+
+}  // namespace muster::comm

@@ -2,26 +2,13 @@
 // already, as PyTorch's.
 #pragma once
 
-#include <nccl.h>
 #include <string>
+
+#include "comm/nccl/nccl_api.h"
 
 namespace muster::comm::nccl {
 
-struct Library {
-  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
-  decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
-  decltype(&ncclCommFinalize) comm_finalize = nullptr;
-  decltype(&ncclCommDestroy) comm_destroy = nullptr;
-  decltype(&ncclCommAbort) comm_abort = nullptr;
-  decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
-  decltype(&ncclGetErrorString) get_error_string = nullptr;
-  decltype(&ncclGetLastError) get_last_error = nullptr;
-  decltype(&ncclGroupStart) group_start = nullptr;
-  decltype(&ncclGroupEnd) group_end = nullptr;
-  decltype(&ncclSend) send = nullptr;
-  decltype(&ncclRecv) recv = nullptr;
-  decltype(&ncclAllReduce) all_reduce = nullptr;
-
+struct Library : Functions {
   std::string missing;  // why it cannot be used; empty if it can
 };
 

@@ -16,7 +16,7 @@ namespace muster::comm::nccl {
 namespace {
 
 ncclConfig_t make_config(int32_t max_blocks) {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclConfig_t config;
   config.blocking = 0;
   if (max_blocks > 0) config.maxCTAs = max_blocks;
   return config;

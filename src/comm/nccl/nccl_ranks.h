@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
-#include <nccl.h>
 #include <thread>
 
+#include "comm/nccl/nccl_api.h"
 #include "comm/operation.h"
 
 namespace muster::comm::nccl {

@@ -1,15 +1,23 @@
 // Stands in for this folder where NCCL is not built in.
 #include <string>
 
+#include "comm/backend_info.h"
 #include "muster/communicator.h"
 #include "muster/error.h"
 
 namespace muster {
 
+namespace comm {
+
+NcclInfo nccl_info() { return {}; }
+
+}  // namespace comm
+
 namespace {
 
 [[noreturn]] void refuse(const char* function) {
-  throw CommError(std::string(function) + ": CUDA or nccl.h was not found when Muster was built");
+  throw CommError(std::string(function) +
+                  ": NCCL is not built in: it needs CUDA, and MUSTER_NCCL=ON when Muster is built");
 }
 
 }  // namespace

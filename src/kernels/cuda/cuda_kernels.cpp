@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/apply_polished.h"
 #include "kernels/cuda/copies.h"
+#include "kernels/cuda/cuda_devices.h"
 #include "kernels/cuda/decisions.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/polish.h"
@@ -242,6 +243,7 @@ std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions& options) {
     throw InvalidArgument("device cuda:" + std::to_string(options.device) + ": there are " + std::to_string(count) +
                           " CUDA devices");
   }
+  cuda::require_supported(options.device);
   const cuda::OnDevice here(options.device);
   return std::make_unique<cuda::CudaKernels>(options);
 }

@@ -1,4 +1,5 @@
 // Stands in for this folder where CUDA is not built in.
+#include "kernels/backend_info.h"
 #include "kernels/kernels.h"
 #include "muster/error.h"
 
@@ -13,5 +14,7 @@ void use_cuda_device(int) { throw InvalidArgument("device cuda: not built in, nv
 std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions&) {
   throw InvalidArgument("device cuda: not built in, nvcc was not found");
 }
+
+CudaInfo cuda_info() { return {}; }
 
 }  // namespace muster::kernels

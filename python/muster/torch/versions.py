@@ -1,0 +1,24 @@
+"""What this build of Muster contains, and the PyTorch beside it."""
+
+from __future__ import annotations
+
+import torch
+
+from ..build_info import Info
+from ..build_info import info as build_info
+
+
+def info() -> Info:
+    """What ``muster.info()`` reports, and the version of PyTorch with the CUDA and NCCL that it was built for.
+
+    ``print(muster.torch.info())`` is a table for reports of problems.
+    """
+    found = build_info()
+    found["torch"] = {"version": torch.__version__, "cuda": torch.version.cuda, "nccl": _torch_nccl()}
+    return found
+
+
+def _torch_nccl() -> str | None:
+    if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
+        return None
+    return ".".join(str(part) for part in torch.cuda.nccl.version())

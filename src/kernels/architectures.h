@@ -1,0 +1,12 @@
+// Which GPUs run CUDA code that was compiled for given architectures.
+#pragma once
+
+#include <string_view>
+
+namespace muster::kernels {
+
+// `compiled` as CMAKE_CUDA_ARCHITECTURES has it, "80-real;90a-real"; the GPU's compute capability is major.minor. True
+// also where `compiled` says nothing definite ("native").
+bool runs_on(std::string_view compiled, int major, int minor);
+
+}  // namespace muster::kernels

@@ -1,0 +1,34 @@
+// What the kernels of this build are, and what they find on this machine.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace muster::kernels {
+
+struct CpuInfo {
+  std::string elementwise;  // the instruction set of the loops over elements: "avx512", "avx2" or "portable"
+  std::string blis;         // the kernels that BLIS chose for this machine: "skx", "haswell", ...
+  std::string blis_version;
+};
+
+struct GpuInfo {
+  std::string name{};
+  std::string compute_capability{};  // "9.0"
+  bool supported = false;            // this build has code for it
+};
+
+// Versions are major * 1000 + minor * 10, as CUDA counts.
+struct CudaInfo {
+  bool built_in = false;
+  std::string architectures{};  // as CMAKE_CUDA_ARCHITECTURES: "80-real;90a-real"
+  int runtime_version = 0;
+  int driver_version = 0;  // the newest CUDA that the driver supports; 0 without a driver
+  std::vector<GpuInfo> devices{};
+};
+
+CpuInfo cpu_info();
+// Initializes the CUDA driver, as counting devices does. Never throws where there is none.
+CudaInfo cuda_info();
+
+}  // namespace muster::kernels
