@@ -110,7 +110,7 @@ function(muster_add_cuda_kernels)
     ${PROJECT_SOURCE_DIR}/src/kernels/cuda/elementwise.cu ${PROJECT_SOURCE_DIR}/src/kernels/cuda/values.cu
     PROPERTIES COMPILE_OPTIONS -fmad=false)
   add_library(muster_cuda OBJECT ${sources})
-  target_include_directories(muster_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_include_directories(muster_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
   set_target_properties(muster_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON)
   if(MUSTER_WERROR)
     target_compile_options(muster_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)

@@ -140,7 +140,13 @@ def test_unknown_keys_pass_through_and_misspelled_ones_do_not() -> None:
             muster.torch.NorMuon([{"params": weights[:1], key: 1}])
         with pytest.raises(ValueError, match=f"'{key}'.*'{known}'"):
             muster.torch.NorMuon(weights[:1], **{key: 1})
-    translated = {"ns_steps": "coefficients=", "adjust_lr_fn": "scale=", "mu": "momentum=", "wd": "weight_decay="}
+    translated = {
+        "ns_steps": "coefficients=",
+        "adjust_lr_fn": "scale=",
+        "mu": "momentum=",
+        "wd": "weight_decay=",
+        "use_muon": "algorithm=",
+    }
     for key, ours in translated.items():
         for misuse in ([{"params": weights[:1], key: None}], {}), (weights[:1], {key: None}):
             with pytest.raises(ValueError, match=f"'{key}' is a key of another optimizer; give {ours}"):

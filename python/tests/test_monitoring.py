@@ -202,6 +202,23 @@ def test_a_copy_is_monitored_as_its_original() -> None:
     assert copy.deepcopy(opt).monitor_every == 7
 
 
+def _logs_alone(rank: int, ranks: int) -> int:
+    """After a change of the groups rank 0 alone logs the step before: it waits for no other rank."""
+    model = _model()
+    opt = _optimizer(model, monitor_every=1)
+    _gradients(model, 0)
+    opt.step()
+    opt.param_groups.reverse()
+    opt.add_param_group({"params": [("more", nn.Parameter(torch.zeros(3)))], "algorithm": "adamw"})
+    stats = opt.parameter_stats()
+    assert stats["1.weight"].orthogonality_error is not None and stats["1.bias"].orthogonality_error is None
+    return len(opt.log_stats(lambda values, step: None, 1)) if rank == 0 else 0
+
+
+def test_rank_0_logs_alone_after_groups_have_changed() -> None:
+    assert run_ranks(2, _logs_alone)[0] > 0
+
+
 def _disagrees(rank: int, ranks: int) -> str:
     model = _model()
     opt = _optimizer(model, monitor_every=1 if rank == 0 else 0)

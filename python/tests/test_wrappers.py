@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from datetime import timedelta
 from types import ModuleType
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 from ranks import run_ranks
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -58,6 +59,25 @@ def test_fsdp1_is_refused_in_favour_of_fsdp2(use_orig_params: bool, optimizer_fi
     # Without use_orig_params, an optimizer made before the model was wrapped updated nothing, without a word.
     for message in run_ranks(2, _fsdp1, use_orig_params, optimizer_first):
         assert "FSDP1" in message and "fully_shard" in message and "\n" not in message
+
+
+def _before_fully_shard(rank: int, ranks: int) -> list[str]:
+    """The optimizer has the parameters that fully_shard replaces: nothing trains, and a warning says why."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 6))
+    opt = muster.torch.Muon([model[0].weight], lr=0.02)
+    fully_shard(model)
+    model(torch.ones(2, 6)).sum().backward()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        opt.step()
+        opt.step()
+    return [str(warning.message) for warning in caught]
+
+
+def test_an_optimizer_made_before_fully_shard_is_warned_of_once() -> None:
+    for messages in run_ranks(2, _before_fully_shard):
+        assert sum("made before fully_shard" in message for message in messages) == 1
 
 
 def _zero_redundancy(rank: int, ranks: int) -> str:

@@ -34,4 +34,8 @@ bool runs_on(std::string_view compiled, int major, int minor) {
   return false;
 }
 
+bool has_sm90a(std::string_view compiled) {
+  return compiled.starts_with("90a") || compiled.find(";90a") != std::string_view::npos;
+}
+
 }  // namespace muster::kernels

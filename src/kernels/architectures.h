@@ -9,4 +9,7 @@ namespace muster::kernels {
 // also where `compiled` says nothing definite ("native").
 bool runs_on(std::string_view compiled, int major, int minor);
 
+// True if sm_90a is among them: the products of product.cu have no code for anything else, sm_90 included.
+bool has_sm90a(std::string_view compiled);
+
 }  // namespace muster::kernels

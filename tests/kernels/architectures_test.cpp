@@ -39,6 +39,15 @@ TEST(Architectures, OneOfSeveralIsEnough) {
   EXPECT_FALSE(runs_on("", 9, 0));
 }
 
+// A build for sm_90 passed for one with the products of Hopper, whose kernels were empty.
+TEST(Architectures, OnlySm90aHasTheProductsOfHopper) {
+  EXPECT_TRUE(has_sm90a("90a-real"));
+  EXPECT_TRUE(has_sm90a("80-real;90a"));
+  for (const auto* compiled : {"", "90", "90-real", "80;90", "190a", "native", "all"}) {
+    EXPECT_FALSE(has_sm90a(compiled)) << compiled;
+  }
+}
+
 TEST(Architectures, WordsOfCMakeAreTakenAsAnyChip) { EXPECT_TRUE(runs_on("native", 7, 5)); }
 
 }  // namespace

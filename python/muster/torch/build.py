@@ -14,6 +14,7 @@ from .. import _muster
 from .communicator import Link
 from .gradients import DTYPES as GRADIENT_DTYPES
 from .gradients import Gradients, planned_dtype
+from .groups import MATRIX_ALGORITHMS
 from .hyperparameters import Group, Hyperparameters, JoinedMomentum, make_group
 from .layout import TensorLayout, agree, local
 from .options import Options
@@ -70,6 +71,7 @@ class Built:
     uneven: str | None  # a parameter whose placements do not describe where it is
     extras: list[torch.Tensor | None]  # what a form of bfloat16 weights keeps beside them
     step_options: _muster.StepOptions
+    matrices: list[bool]  # whether a parameter is of Muon or NorMuon
 
     def is_current(self, groups: Sequence[Group]) -> bool:
         """Whether the groups have the very tensors that the plan was made for. Called in every step."""
@@ -159,6 +161,7 @@ class Builder:
             next((name for name, tensor in zip(kept, tensors) if is_uneven_stride(tensor)), None),
             extras,
             self.options.step_options(),
+            [owners[i][1]["algorithm"] in MATRIX_ALGORITHMS for i in there],
         )
 
     def _agree(

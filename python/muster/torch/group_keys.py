@@ -36,6 +36,11 @@ _TRANSLATED = {
     "split_sizes": "split_rows=",
     "use_polar_express": 'coefficients="polar_express" or "quintic"',
     "distributed_mesh": "no mesh: layouts are read from the tensors",
+    "use_muon": 'algorithm="adamw" in the groups that Muon is not for',
+    "algo": "algorithm=",
+    "adamw_lr": 'lr= in a group with algorithm="adamw", or param_groups(model, adamw_lr=...)',
+    "adamw_betas": 'betas= in a group with algorithm="adamw", or param_groups(model, adamw_betas=...)',
+    "adamw_weight_decay": 'weight_decay= in a group with algorithm="adamw", or param_groups(model, ...)',
     "learning_rate": "lr=",
     "wd": "weight_decay=",
 }

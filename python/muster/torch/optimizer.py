@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +19,7 @@ from .build import Built
 from .checkpoints import CheckpointedOptimizer
 from .gradients import OtherDtype
 from .group_keys import check_arguments
-from .groups import DEFAULTS, MATRIX_ALGORITHMS
+from .groups import DEFAULTS
 from .hooks import quiet_hook_step
 from .layout import local
 from .monitoring import ParameterStats, scalars, write
@@ -183,7 +184,8 @@ class NorMuon(CheckpointedOptimizer):
             self._drop_consolidated()
             begin_ns = time.monotonic_ns()
             try:
-                self._surroundings.check(self.param_groups)
+                with self.ranks.together("the first step") if self._surroundings.unknown else nullcontext():
+                    self._surroundings.check(self.param_groups)
                 built = self._ready() if self._overlap is None else self._end_backward(self._overlap)
                 built = self._run(built, lambda built, gradients: built.engine.step(gradients, built.step_options))[0]
             finally:
@@ -364,11 +366,9 @@ class NorMuon(CheckpointedOptimizer):
             built = self._built
             if built is None or built.engine.stats()["skipped"]:
                 return {}
-            algorithms = [group["algorithm"] for group in self.param_groups for _ in group["params"]]
-            matrices = {n for n, name in zip(built.numbers, algorithms) if name in MATRIX_ALGORITHMS}
             return {
-                built.names[number]: ParameterStats(*row[:3], row[3] if number in matrices else None)
-                for number, row in enumerate(built.engine.parameter_stats())
+                name: ParameterStats(*row[:3], row[3] if matrix else None)
+                for name, matrix, row in zip(built.names, built.matrices, built.engine.parameter_stats())
             }
 
     def log_stats(self, writer: Any, step: int, *, prefix: str = "optimizer") -> dict[str, float]:
@@ -383,9 +383,9 @@ class NorMuon(CheckpointedOptimizer):
             What was written: values by tag. Empty if the step was not monitored.
         """
         stats = self.parameter_stats()
-        if not stats:
+        if not stats or self._built is None:
             return {}
-        values = scalars(stats, self.stats()["grad_norm"], prefix)
+        values = scalars(stats, self._built.engine.stats()["grad_norm"], prefix)
         write(writer, values, step)
         return values
 

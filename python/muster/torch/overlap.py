@@ -31,7 +31,8 @@ SCREENED = (
     " before that"
 )
 MONITORED = (
-    "overlap=True: not with monitor_every={}: gradient norms need all gradients as they were, and waves start before that"
+    "overlap=True: not with monitor_every={}: gradient norms need all gradients as they were, and waves start before"
+    " that"
 )
 REGROUPED = "overlap=True: param groups were changed after backward had begun the step; change them before backward"
 CLIPPED = "overlap=True: not with clipping: it needs the norm of all gradients, and waves start before that"

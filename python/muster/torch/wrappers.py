@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,10 @@ import torch.distributed as dist
 FSDP1 = (
     "FullyShardedDataParallel (FSDP1) cuts parameters into flat pieces, which have no rows and columns: shard the "
     "model with FSDP2, torch.distributed.fsdp.fully_shard (accelerate: fsdp_version=2)"
+)
+NO_GRADIENTS = (
+    "no parameter has a gradient in the first step, so nothing is updated: was the optimizer made before fully_shard, "
+    "which replaces the parameters, or for another model? Make it after that"
 )
 DEEPSPEED = (
     "DeepSpeed ZeRO cuts parameters into flat pieces, which have no rows and columns: use FSDP2, or ZeRO stage 0"
@@ -93,12 +98,19 @@ class Surroundings:
     def __init__(self) -> None:
         self._models: list[tuple[weakref.ref[Any], Any]] | None = None  # under DDP; and the last join context of each
 
+    @property
+    def unknown(self) -> bool:
+        """True before the first check, whose result may differ between ranks: all ranks make it together."""
+        return self._models is None
+
     def check(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Raises ValueError in a join context, or if FSDP1 wrapped the model after this optimizer was made.
 
-        Every rank comes to the same result by itself. Later steps only compare what the first one found.
+        Later checks only compare what the first one found.
         """
         if self._models is None:
+            if all(p.grad is None for group in groups for p in group["params"]):
+                warnings.warn(NO_GRADIENTS, stacklevel=4)
             self._models = _find_models(groups) if dist.is_available() and dist.is_initialized() else []
         for number, (reference, known) in enumerate(self._models):
             model = reference()

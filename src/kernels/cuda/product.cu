@@ -2,6 +2,8 @@
 #include <array>
 #include <string>
 
+#include "compiled_architectures.h"
+#include "kernels/architectures.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_cublas.h"
 #include "kernels/cuda/product.h"
@@ -172,7 +174,7 @@ bool products_available(int device) {
   int minor = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
-  return major == 9 && minor == 0;
+  return major == 9 && minor == 0 && has_sm90a(kCompiledArchitectures);
 }
 
 void multiply(const Product& p, Queue& queue, Cublas* instead) {

@@ -383,6 +383,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (lane == 0) stores_done();
   if (kCluster > 1) cluster_sync();
+#else
+  __trap();  // compiled for another chip: products_available() says so first
 #endif
 }
 
