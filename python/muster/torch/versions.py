@@ -21,4 +21,4 @@ def info() -> Info:
 def _torch_nccl() -> str | None:
     if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
         return None
-    return ".".join(str(part) for part in torch.cuda.nccl.version())
+    return ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
