@@ -115,6 +115,45 @@ def test_embeddings_norms_and_vectors_are_for_adamw() -> None:
     assert not _matrices(model)
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize("wrap", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_weights_that_hooks_compute_are_for_adamw_as_parametrized_ones(wrap: Any) -> None:
+    # weight_v went to the matrix optimizer, and parametrized weights to AdamW.
+    model = nn.ModuleDict({"linear": wrap(nn.Linear(4, 5)), "convolution": wrap(nn.Conv1d(4, 5, 3))})
+    assert not _matrices(model)
+    rules = {names[0]: decision.rule for names, _, decision in decisions(model) if decision.rule != "vector"}
+    assert set(rules.values()) == {"parametrized weight"} and len(rules) == 2
+
+
+class _Lora(nn.Linear):
+    """Parameters beside the weight of a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 6)
+        self.lora_A, self.lora_B = nn.Parameter(torch.zeros(8, 2)), nn.Parameter(torch.zeros(2, 6))
+        self.table, self.stack = nn.Parameter(torch.zeros(6, 8)), nn.Parameter(torch.zeros(3, 6, 8))
+
+
+class _Low(nn.Linear):
+    """A weight of another shape than the features say."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 6)
+        self.weight = nn.Parameter(torch.zeros(8, 6))
+
+
+def test_the_rule_of_linear_is_for_its_weight_only() -> None:
+    # Every parameter of a subclass with two dimensions was a matrix, (out, in), by rule.
+    model = nn.ModuleDict({"lora": _Lora(), "low": _Low()})
+    assert _matrices(model) == {"lora.weight": {}}
+    guesses = {names[0]: decision.rule for names, _, decision in decisions(model) if decision.guess}
+    assert guesses == {
+        **{f"lora.{leaf}": f"no rule for {leaf} of _Lora" for leaf in ("lora_A", "lora_B", "table", "stack")},
+        "low.weight": "no rule for weight of _Low, whose shape is not (out_features, in_features)",
+    }
+    assert _matrices(model, include="lora.lora_?") == {"lora.weight": {}, "lora.lora_A": {}, "lora.lora_B": {}}
+
+
 class _Bare(nn.Module):
     """Parameters whose class says nothing."""
 

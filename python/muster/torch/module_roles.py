@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from .module_rules import Decision, Site, by_class, class_name, is_a
@@ -32,9 +33,9 @@ class Roles:
     def __init__(self, model: nn.Module) -> None:
         modules: list[Any] = list(model.modules())
         tables = [m for m in modules if is_a(m, "torch.", "Embedding EmbeddingBag")]
-        linear = {id(m.weight): tuple(m.weight.shape) for m in modules if is_a(m, "torch.", "Linear")}
-        self._table_shapes = {tuple(m.weight.shape) for m in tables}
-        self._linear_shapes = Counter(linear.values())
+        linear = [m for m in modules if is_a(m, "torch.", "Linear")]
+        self._table_shapes = set(_weight_shapes(tables).values())
+        self._linear_shapes = Counter(_weight_shapes(linear).values())
         self._heads = dict(head for m in modules for head in _declared_heads(m))
 
     def decide(self, site: Site) -> Decision:
@@ -82,6 +83,12 @@ class Roles:
                 last = [m for m in module.modules() if is_a(m, "torch.", "Linear")][-1]
                 return f"{name}.{site.layer}" if last is site.module else None
         return None
+
+
+def _weight_shapes(modules: list[Any]) -> dict[int, tuple[int, ...]]:
+    """By the id of the weight, so that a tied one counts once. A subclass may have none."""
+    weights = [weight for m in modules if isinstance(weight := getattr(m, "weight", None), torch.Tensor)]
+    return {id(weight): tuple(weight.shape) for weight in weights}
 
 
 def _declared_heads(module: Any) -> Iterator[tuple[int, str]]:
