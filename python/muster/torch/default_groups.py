@@ -178,10 +178,23 @@ def describe(model: nn.Module, chosen: Sequence[Choice]) -> list[str]:
         out.append(f"muster: {_count(members)} to {to}; {'guess' if guess else 'rule'}: {rule}; {_examples(members)}")
     if any(decision.guess for _, _, decision in chosen):
         out.append("muster: include= and exclude= of param_groups override a guess")
+    if _misses_head(model, chosen):
+        out.append("muster: no output head was found; if the last linear layer is one, give exclude=")
     frozen = [(name, parameter) for name, parameter in model.named_parameters() if not parameter.requires_grad]
     if frozen:
         out.append(f"muster: {_count(frozen)} left out: frozen; {_examples(frozen)}")
     return out
+
+
+def _misses_head(model: nn.Module, chosen: Sequence[Choice]) -> bool:
+    """True if linear layers are matrices, none of the model's is a head, and the user excludes none."""
+    weights = [site for _, site in _sites(model) if is_a(site.module, "torch.", "Linear") and site.leaf == "weight"]
+    linear = {id(site.parameter) for site in weights}
+    ways = [decision for _, parameter, decision in chosen if id(parameter) in linear]
+    if not any(decision.matrix for decision in ways) or any(d.rule.startswith("exclude ") for d in ways):
+        return False
+    roles = Roles(model)
+    return not any(roles.is_head(site) for site in weights)
 
 
 def _listed(keys: Mapping[str, Any]) -> list[str]:
