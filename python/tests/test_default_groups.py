@@ -356,6 +356,11 @@ def test_patterns_override() -> None:
     [
         ({"include": "*.wieght"}, r"include pattern '\*.wieght' matches no trainable parameter"),
         ({"exclude": ["up.*", "frozen.*"]}, r"exclude pattern 'frozen.\*' matches no trainable parameter"),
+        ({"exclude": "froz*"}, r"'froz\*' matches no trainable parameter; it matches 2 frozen ones$"),
+        ({"exclude": "frozen.bias"}, r"'frozen.bias' matches no trainable parameter; it matches 1 frozen one$"),
+        ({"exclude": "ow"}, r"matches no trainable parameter; patterns match whole names: '\*ow\*' matches 2$"),
+        ({"exclude": "ozen.*"}, r"parameter; patterns match whole names: '\*ozen.\*' matches 2 frozen ones$"),
+        ({"exclude": "nothing"}, r"exclude pattern 'nothing' matches no trainable parameter$"),
         ({"include": "up.*", "exclude": "*.weight"}, "'up.weight': include 'up.\\*' and exclude '\\*.weight' both"),
         ({"include": "up.bias"}, r"'up.bias': include 'up.bias' matches it, but its shape \(16,\) has no matrix"),
         ({"include": "four"}, r"'four': .* no rule reads its shape \(2, 2, 2, 2\) as matrices"),

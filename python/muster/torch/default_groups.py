@@ -39,8 +39,9 @@ def param_groups(
     common architectures. Where no class decides, names and shapes do, and the printout says that it is a guess. Frozen
     parameters are left out. Tied parameters are given once.
 
-    Patterns match the whole dotted name of a parameter: ``*`` stands for any characters, ``?`` for one. Names are those
-    of ``model.named_parameters()``, without what DDP, ``torch.compile`` and activation checkpointing put in front.
+    Patterns match the whole dotted name of a parameter: ``*`` stands for any characters, ``?`` for one, and ``[...]``
+    works as in ``fnmatch``. Names are those of ``model.named_parameters()``, without what DDP, ``torch.compile`` and
+    activation checkpointing put in front.
 
     Args:
         model: sharded or wrapped (DDP, ``torch.compile``) already, or not.
@@ -62,7 +63,7 @@ def param_groups(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"param_groups({type(model).__name__}): give it the model itself: param_groups(model)")
-    chosen = override(list(decisions(model)), include, exclude)
+    chosen = override(list(decisions(model)), include, exclude, _frozen(model))
     if not chosen:
         frozen = sum(1 for _ in model.parameters())
         raise ValueError(f"param_groups: nothing to train: of {frozen} parameters none has requires_grad=True")
@@ -124,13 +125,19 @@ def _by_output(shape: tuple[int, ...], layout: Mapping[str, Any]) -> dict[str, A
     return {**layout, "normalize": "columns"} if layout.get("output_dim") == 1 and len(sides) == 1 else dict(layout)
 
 
-def override(chosen: list[Choice], include: Patterns, exclude: str | Sequence[str]) -> list[Choice]:
-    """The same, with what the user says. Raises ValueError for a pattern that cannot be followed."""
+def override(
+    chosen: list[Choice], include: Patterns, exclude: str | Sequence[str], frozen: Sequence[list[str]] = ()
+) -> list[Choice]:
+    """The same, with what the user says. Raises ValueError for a pattern that cannot be followed.
+
+    ``frozen``: names of the parameters that are left out, for the error.
+    """
     wanted = {"include": _patterns(include), "exclude": _patterns(exclude)}
     for argument, patterns in wanted.items():
         for pattern in patterns:
             if not any(_match(names, pattern) for names, _, _ in chosen):
-                raise ValueError(f"param_groups: {argument} pattern {pattern!r} matches no trainable parameter")
+                hint = _near_matches(pattern, [names for names, _, _ in chosen], frozen)
+                raise ValueError(f"param_groups: {argument} pattern {pattern!r} matches no trainable parameter{hint}")
     out = []
     for names, parameter, decision in chosen:
         into, out_of = ([p for p in wanted[way] if _match(names, p)] for way in ("include", "exclude"))
@@ -152,6 +159,32 @@ def _patterns(given: Patterns) -> dict[str, Mapping[str, Any]]:
 
 def _match(names: Iterable[str], pattern: str) -> bool:
     return any(fnmatchcase(bare_name(name), pattern) for name in names)
+
+
+def _frozen(model: nn.Module) -> list[list[str]]:
+    """The names of each frozen parameter; a tied one has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad:
+            names.setdefault(id(parameter), []).append(name)
+    return list(names.values())
+
+
+def _near_matches(pattern: str, trained: Sequence[list[str]], frozen: Sequence[list[str]]) -> str:
+    """What a pattern that matches no trained parameter matches instead, in words; empty if nothing."""
+
+    def count(pattern: str, parameters: Sequence[list[str]]) -> int:
+        return sum(_match(names, pattern) for names in parameters)
+
+    if number := count(pattern, frozen):
+        return f"; it matches {number} frozen one{'s' * (number > 1)}"
+    part = f"*{pattern.strip('*')}*"
+    whole = f"; patterns match whole names: {part!r} matches"
+    if number := count(part, trained):
+        return f"{whole} {number}"
+    if number := count(part, frozen):
+        return f"{whole} {number} frozen one{'s' * (number > 1)}"
+    return ""
 
 
 def _included(name: str, shape: tuple[int, ...], decision: Decision, pattern: str, keys: Mapping[str, Any]) -> Decision:
