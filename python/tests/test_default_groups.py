@@ -374,6 +374,29 @@ def test_patterns_that_cannot_be_followed_are_errors(arguments: dict[str, Any], 
         muster.torch.param_groups(model, verbose=False, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ({"ouput_dim": 1}, r"unknown key 'ouput_dim'; did you mean 'output_dim'\?$"),
+        ({"num_heads": 2}, "'num_heads' is a key of another optimizer; give heads=$"),
+        ({"overlap": True}, "'overlap' belongs to the optimizer as a whole: give it to the constructor$"),
+        (
+            {"algorithm": "adamw"},
+            r"algorithm 'adamw' is not for matrices \(muon, normuon\); exclude= gives .* to AdamW$",
+        ),
+        ({"algorithm": "muno"}, r"algorithm 'muno' is not for matrices \(muon, normuon\)"),
+    ],
+)
+def test_wrong_keys_of_a_pattern_are_errors_that_name_it(keys: dict[str, Any], error: str) -> None:
+    # The optimizer found them later, and knew of no pattern; adamw put "matrices" into AdamW.
+    with pytest.raises(ValueError, match=r"^param_groups: include 'up.weight': " + error):
+        muster.torch.param_groups(_Mlp(), include={"up.weight": keys})
+
+
+def test_a_pattern_may_choose_a_matrix_algorithm() -> None:
+    assert _matrices(_Mlp(), include={"up.weight": {"algorithm": "muon"}})["up.weight"] == {"algorithm": "muon"}
+
+
 def test_wrong_arguments_are_type_errors_that_say_what_to_write() -> None:
     with pytest.raises(
         TypeError, match=r"^param_groups\(generator\): give it the model itself: param_groups\(model\)$"

@@ -12,9 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .groups import bare_name
+from .group_keys import check_keys
+from .groups import MATRIX_ALGORITHMS, bare_name
 from .module_roles import Roles
 from .module_rules import Decision, Site, is_a
+from .options import NAMES
 from .wrappers import FSDP1
 
 #: One or more patterns, or for each pattern keys of its param group.
@@ -58,8 +60,8 @@ def param_groups(
         (name, tensor) pairs, and ``name`` is different for every group.
 
     Raises:
-        ValueError: a pattern matches no trainable parameter, or a parameter that cannot go there; or the model has
-            nothing to train.
+        ValueError: a pattern matches no trainable parameter, or a parameter that cannot go there, or its keys are
+            wrong; or the model has nothing to train.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"param_groups({type(model).__name__}): give it the model itself: param_groups(model)")
@@ -138,6 +140,8 @@ def override(
             if not any(_match(names, pattern) for names, _, _ in chosen):
                 hint = _near_matches(pattern, [names for names, _, _ in chosen], frozen)
                 raise ValueError(f"param_groups: {argument} pattern {pattern!r} matches no trainable parameter{hint}")
+    for pattern, keys in wanted["include"].items():
+        _check_included_keys(f"param_groups: include {pattern!r}", keys)
     out = []
     for names, parameter, decision in chosen:
         into, out_of = ([p for p in wanted[way] if _match(names, p)] for way in ("include", "exclude"))
@@ -185,6 +189,16 @@ def _near_matches(pattern: str, trained: Sequence[list[str]], frozen: Sequence[l
     if number := count(part, frozen):
         return f"{whole} {number} frozen one{'s' * (number > 1)}"
     return ""
+
+
+def _check_included_keys(where: str, keys: Mapping[str, Any]) -> None:
+    check_keys(keys, NAMES, where)
+    algorithm = keys.get("algorithm", MATRIX_ALGORITHMS[0])
+    if algorithm not in MATRIX_ALGORITHMS:
+        known = ", ".join(MATRIX_ALGORITHMS)
+        raise ValueError(
+            f"{where}: algorithm {algorithm!r} is not for matrices ({known}); exclude= gives parameters to AdamW"
+        )
 
 
 def _included(name: str, shape: tuple[int, ...], decision: Decision, pattern: str, keys: Mapping[str, Any]) -> Decision:
