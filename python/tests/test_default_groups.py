@@ -330,6 +330,22 @@ def test_frozen_parameters_are_left_out(dtype: torch.dtype, capsys: pytest.Captu
     assert set(optimizer.state) == set(trained)
 
 
+def test_an_unfrozen_parameter_is_added_with_its_name() -> None:
+    # docs/param-groups.md has this line.
+    m = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 5))
+    m[0].requires_grad_(False)
+    opt = muster.torch.NorMuon(muster.torch.param_groups(m, verbose=False))
+    m(torch.randn(2, 4)).sum().backward()
+    opt.step()
+    m[0].weight.requires_grad_(True)
+    assert 'opt.add_param_group({"params": [("0.weight", m[0].weight)]})' in DOCUMENT.read_text()
+    opt.add_param_group({"params": [("0.weight", m[0].weight)]})
+    before = m[0].weight.detach().clone()
+    m(torch.randn(2, 4)).sum().backward()
+    opt.step()
+    assert not torch.equal(m[0].weight, before) and opt.names[-1] == "0.weight"
+
+
 def test_a_model_with_nothing_to_train_is_an_error() -> None:
     with pytest.raises(ValueError, match="nothing to train: of 7 parameters none has requires_grad=True"):
         muster.torch.param_groups(_Mlp().requires_grad_(False))
@@ -404,6 +420,33 @@ def test_wrong_arguments_are_type_errors_that_say_what_to_write() -> None:
         muster.torch.param_groups(_Mlp().parameters())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^Muon\(model\): give it groups: Muon\(muster.torch.param_groups\(model\)"):
         muster.torch.Muon(_Mlp())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            {"lr": 0.02},
+            r"'lr' is an argument of NorMuon and Muon: NorMuon\(param_groups\(model\), lr=\.\.\.\); for AdamW",
+        ),
+        ({"betas": (0.9, 0.9)}, r"'betas' is an argument of NorMuon .*; for AdamW it is adamw_betas$"),
+        ({"overlap": True}, r"'overlap' is an argument of NorMuon and Muon: .*overlap=\.\.\.\)$"),
+        ({"exlude": "*"}, r"param_groups\(\) got an unexpected keyword argument 'exlude'$"),
+    ],
+)
+def test_arguments_of_the_optimizer_are_type_errors(arguments: dict[str, Any], error: str) -> None:
+    # lr= was an unexpected keyword argument, without a word of where it belongs.
+    with pytest.raises(TypeError, match=error):
+        muster.torch.param_groups(_Mlp(), **arguments)
+
+
+def test_a_lazy_parameter_is_an_error_that_names_it() -> None:
+    # torch raised RuntimeError: Can't access the shape of an uninitialized parameter.
+    model = nn.Sequential(nn.Linear(4, 6), nn.LazyLinear(5))
+    with pytest.raises(ValueError, match=r"parameter '1.weight' is lazy and has no shape yet: run one forward first$"):
+        muster.torch.param_groups(model)
+    model(torch.zeros(2, 4))
+    assert set(_matrices(model)) == {"0.weight", "1.weight"}
 
 
 def test_groups_have_names_of_their_own() -> None:

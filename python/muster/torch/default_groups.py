@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import prod
-from typing import Any, Union
+from typing import Any, NoReturn, Union
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from .group_keys import check_keys
-from .groups import MATRIX_ALGORITHMS, bare_name
+from .groups import DEFAULTS, MATRIX_ALGORITHMS, bare_name
 from .module_roles import Roles
 from .module_rules import Decision, Site, is_a
 from .options import NAMES
@@ -34,6 +35,7 @@ def param_groups(
     adamw_weight_decay: float = 0.0,
     adamw_betas: tuple[float, float] = (0.9, 0.95),
     verbose: bool = True,
+    **others: NoReturn,
 ) -> list[dict[str, Any]]:
     """Groups for ``NorMuon`` or ``Muon``: matrices to it; embeddings, heads, routers, gains and biases to AdamW.
 
@@ -60,9 +62,12 @@ def param_groups(
         (name, tensor) pairs, and ``name`` is different for every group.
 
     Raises:
+        TypeError: an argument of ``NorMuon``, such as ``lr``.
         ValueError: a pattern matches no trainable parameter, or a parameter that cannot go there, or its keys are
-            wrong; or the model has nothing to train.
+            wrong; or the model has nothing to train, or parameters without a shape (lazy modules).
     """
+    for key in others:
+        raise TypeError(_unexpected(key))
     if not isinstance(model, nn.Module):
         raise TypeError(f"param_groups({type(model).__name__}): give it the model itself: param_groups(model)")
     chosen = override(list(decisions(model)), include, exclude, _frozen(model))
@@ -79,6 +84,14 @@ def param_groups(
         groups.setdefault(name, {"params": [], **keys})["params"].append((names[0], parameter))
     groups["adamw"] = groups.pop("adamw", {"params": []})  # last
     return [{**group, "name": name} for name, group in groups.items() if group["params"]]
+
+
+def _unexpected(key: str) -> str:
+    """What to write instead of an argument that param_groups does not have."""
+    if key not in DEFAULTS and key not in NAMES:
+        return f"param_groups() got an unexpected keyword argument {key!r}"
+    adamw = f"; for AdamW it is adamw_{key}" if key in ("lr", "weight_decay", "betas") else ""
+    return f"param_groups: {key!r} is an argument of NorMuon and Muon: NorMuon(param_groups(model), {key}=...){adamw}"
 
 
 #: Names of a parameter, where it is tied more than one; the parameter; where it goes.
@@ -113,6 +126,8 @@ def _sites(model: nn.Module) -> Iterator[tuple[str, Site]]:
         inner = [module for module, name in zip(path, [*names, ""]) if name not in _WRAPPED][-bare - 1 :]
         for leaf, parameter in module.named_parameters(recurse=False):
             name = f"{prefix}.{leaf}" if prefix else leaf
+            if is_lazy(parameter):
+                raise ValueError(f"parameter '{name}' is lazy and has no shape yet: run one forward first")
             yield name, Site(bare_name(name), parameter, tuple(inner))
 
 
