@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 import muster.torch
 from muster.torch.default_groups import decisions
 from muster.torch.groups import bare_name
+from muster.torch.module_roles import HEADS
 
 ADAMW = "adamw"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "param-groups.md"
+NO_HEAD = "muster: no output head was found; if the last linear layer is one, give exclude="
 
 
 def _chosen(model: nn.Module, **arguments: Any) -> dict[str, Any]:
@@ -115,6 +119,45 @@ def test_embeddings_norms_and_vectors_are_for_adamw() -> None:
     assert not _matrices(model)
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize("wrap", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_weights_that_hooks_compute_are_for_adamw_as_parametrized_ones(wrap: Any) -> None:
+    # weight_v went to the matrix optimizer, and parametrized weights to AdamW.
+    model = nn.ModuleDict({"linear": wrap(nn.Linear(4, 5)), "convolution": wrap(nn.Conv1d(4, 5, 3))})
+    assert not _matrices(model)
+    rules = {names[0]: decision.rule for names, _, decision in decisions(model) if decision.rule != "vector"}
+    assert set(rules.values()) == {"parametrized weight"} and len(rules) == 2
+
+
+class _Lora(nn.Linear):
+    """Parameters beside the weight of a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 6)
+        self.lora_A, self.lora_B = nn.Parameter(torch.zeros(8, 2)), nn.Parameter(torch.zeros(2, 6))
+        self.table, self.stack = nn.Parameter(torch.zeros(6, 8)), nn.Parameter(torch.zeros(3, 6, 8))
+
+
+class _Low(nn.Linear):
+    """A weight of another shape than the features say."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 6)
+        self.weight = nn.Parameter(torch.zeros(8, 6))
+
+
+def test_the_rule_of_linear_is_for_its_weight_only() -> None:
+    # Every parameter of a subclass with two dimensions was a matrix, (out, in), by rule.
+    model = nn.ModuleDict({"lora": _Lora(), "low": _Low()})
+    assert _matrices(model) == {"lora.weight": {}}
+    guesses = {names[0]: decision.rule for names, _, decision in decisions(model) if decision.guess}
+    assert guesses == {
+        **{f"lora.{leaf}": f"no rule for {leaf} of _Lora" for leaf in ("lora_A", "lora_B", "table", "stack")},
+        "low.weight": "no rule for weight of _Low, whose shape is not (out_features, in_features)",
+    }
+    assert _matrices(model, include="lora.lora_?") == {"lora.weight": {}, "lora.lora_A": {}, "lora.lora_B": {}}
+
+
 class _Bare(nn.Module):
     """Parameters whose class says nothing."""
 
@@ -181,7 +224,7 @@ def test_a_linear_with_one_output_per_expert_is_a_router(experts: nn.Module) -> 
     } & chosen.keys()
 
 
-@pytest.mark.parametrize("head", ["score", "classifier", "lm_head", "qa_outputs", "fc", "output", "head"])
+@pytest.mark.parametrize("head", sorted(HEADS))
 def test_heads_are_guessed_by_name(head: str, capsys: pytest.CaptureFixture[str]) -> None:
     # A head called `score` went to Muon.
     model = nn.ModuleDict({"body": nn.Linear(8, 8), head: nn.Linear(8, 5)})
@@ -195,6 +238,65 @@ def test_names_of_heads_within_layers_are_not_heads() -> None:
     model = nn.ModuleDict({"layers": nn.ModuleList([block]), "classifier": nn.Sequential(*[nn.Linear(8, 8)] * 1)})
     model["classifier"].append(nn.Linear(8, 8))
     assert set(_matrices(model)) == {"layers.0.attention.output.weight", "layers.0.fc.weight", "classifier.0.weight"}
+
+
+@pytest.mark.parametrize("head", ["fc_out", "embed_out", "lm_out", "readout", "head_out"])
+def test_names_of_heads_include(head: str) -> None:
+    # These went to the matrix optimizer by rule.
+    assert head in HEADS
+
+
+def test_the_document_lists_the_names_of_heads() -> None:
+    assert all(f"`{head}`" in DOCUMENT.read_text() for head in HEADS)
+
+
+@pytest.mark.parametrize("name", ["out", "proj_out", "out_proj", "linear", "decoder"])
+def test_names_that_blocks_use_are_no_heads(name: str) -> None:
+    assert set(_matrices(nn.ModuleDict({"body": nn.Linear(8, 8), name: nn.Linear(8, 5)}))) == {
+        "body.weight",
+        f"{name}.weight",
+    }
+
+
+@pytest.mark.parametrize("blocks", [nn.ModuleList, lambda b: nn.Sequential(*b), lambda b: nn.ModuleDict({"0": b[0]})])
+def test_a_repeated_block_has_no_heads(blocks: Any) -> None:
+    # blocks.0.classifier and blocks.0.score went to AdamW.
+    block = nn.ModuleDict(
+        {
+            "classifier": nn.Linear(8, 8),
+            "score": nn.Linear(8, 8),
+            "fc": nn.Linear(8, 8),
+            "head": nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
+        }
+    )
+    model = nn.ModuleDict({"blocks": blocks([block]), "readout": nn.Linear(8, 3)})
+    weights = {name for name, _ in model.named_parameters() if name.endswith("weight")}
+    assert set(_matrices(model)) == weights - {"readout.weight"}
+
+
+def _says_that_there_is_no_head(model: nn.Module, capsys: pytest.CaptureFixture[str], **arguments: Any) -> bool:
+    capsys.readouterr()
+    muster.torch.param_groups(model, **arguments)
+    return NO_HEAD in capsys.readouterr().out.splitlines()
+
+
+def test_a_model_without_a_known_head_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    # A last layer called `out` went to the matrix optimizer, and nothing said that it may be a head.
+    def make(head: str) -> nn.Module:
+        return nn.ModuleDict({"words": nn.Embedding(11, 4), "body": nn.Linear(8, 8), head: nn.Linear(8, 5)})
+
+    assert _says_that_there_is_no_head(make("out"), capsys)
+    assert _says_that_there_is_no_head(make("out"), capsys, exclude="words.*")
+    assert not _says_that_there_is_no_head(make("out"), capsys, exclude="out.*")
+    assert not _says_that_there_is_no_head(make("fc_out"), capsys)
+    assert not _says_that_there_is_no_head(make("fc_out"), capsys, include="fc_out.weight")
+    frozen = make("fc_out")
+    frozen["fc_out"].requires_grad_(False)
+    assert not _says_that_there_is_no_head(frozen, capsys)
+    tied = nn.ModuleDict({"words": nn.Embedding(5, 8), "body": nn.Linear(8, 5), "out": nn.Linear(8, 5)})
+    tied["out"].weight = tied["words"].weight
+    assert not _says_that_there_is_no_head(tied, capsys)
+    assert not _says_that_there_is_no_head(nn.Conv2d(3, 4, 3), capsys)
 
 
 def test_a_tied_head_is_an_embedding() -> None:
@@ -228,6 +330,22 @@ def test_frozen_parameters_are_left_out(dtype: torch.dtype, capsys: pytest.Captu
     assert set(optimizer.state) == set(trained)
 
 
+def test_an_unfrozen_parameter_is_added_with_its_name() -> None:
+    # docs/param-groups.md has this line.
+    m = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 5))
+    m[0].requires_grad_(False)
+    opt = muster.torch.NorMuon(muster.torch.param_groups(m, verbose=False))
+    m(torch.randn(2, 4)).sum().backward()
+    opt.step()
+    m[0].weight.requires_grad_(True)
+    assert 'opt.add_param_group({"params": [("0.weight", m[0].weight)]})' in DOCUMENT.read_text()
+    opt.add_param_group({"params": [("0.weight", m[0].weight)]})
+    before = m[0].weight.detach().clone()
+    m(torch.randn(2, 4)).sum().backward()
+    opt.step()
+    assert not torch.equal(m[0].weight, before) and opt.names[-1] == "0.weight"
+
+
 def test_a_model_with_nothing_to_train_is_an_error() -> None:
     with pytest.raises(ValueError, match="nothing to train: of 7 parameters none has requires_grad=True"):
         muster.torch.param_groups(_Mlp().requires_grad_(False))
@@ -254,6 +372,11 @@ def test_patterns_override() -> None:
     [
         ({"include": "*.wieght"}, r"include pattern '\*.wieght' matches no trainable parameter"),
         ({"exclude": ["up.*", "frozen.*"]}, r"exclude pattern 'frozen.\*' matches no trainable parameter"),
+        ({"exclude": "froz*"}, r"'froz\*' matches no trainable parameter; it matches 2 frozen ones$"),
+        ({"exclude": "frozen.bias"}, r"'frozen.bias' matches no trainable parameter; it matches 1 frozen one$"),
+        ({"exclude": "ow"}, r"matches no trainable parameter; patterns match whole names: '\*ow\*' matches 2$"),
+        ({"exclude": "ozen.*"}, r"parameter; patterns match whole names: '\*ozen.\*' matches 2 frozen ones$"),
+        ({"exclude": "nothing"}, r"exclude pattern 'nothing' matches no trainable parameter$"),
         ({"include": "up.*", "exclude": "*.weight"}, "'up.weight': include 'up.\\*' and exclude '\\*.weight' both"),
         ({"include": "up.bias"}, r"'up.bias': include 'up.bias' matches it, but its shape \(16,\) has no matrix"),
         ({"include": "four"}, r"'four': .* no rule reads its shape \(2, 2, 2, 2\) as matrices"),
@@ -267,6 +390,29 @@ def test_patterns_that_cannot_be_followed_are_errors(arguments: dict[str, Any], 
         muster.torch.param_groups(model, verbose=False, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ({"ouput_dim": 1}, r"unknown key 'ouput_dim'; did you mean 'output_dim'\?$"),
+        ({"num_heads": 2}, "'num_heads' is a key of another optimizer; give heads=$"),
+        ({"overlap": True}, "'overlap' belongs to the optimizer as a whole: give it to the constructor$"),
+        (
+            {"algorithm": "adamw"},
+            r"algorithm 'adamw' is not for matrices \(muon, normuon\); exclude= gives .* to AdamW$",
+        ),
+        ({"algorithm": "muno"}, r"algorithm 'muno' is not for matrices \(muon, normuon\)"),
+    ],
+)
+def test_wrong_keys_of_a_pattern_are_errors_that_name_it(keys: dict[str, Any], error: str) -> None:
+    # The optimizer found them later, and knew of no pattern; adamw put "matrices" into AdamW.
+    with pytest.raises(ValueError, match=r"^param_groups: include 'up.weight': " + error):
+        muster.torch.param_groups(_Mlp(), include={"up.weight": keys})
+
+
+def test_a_pattern_may_choose_a_matrix_algorithm() -> None:
+    assert _matrices(_Mlp(), include={"up.weight": {"algorithm": "muon"}})["up.weight"] == {"algorithm": "muon"}
+
+
 def test_wrong_arguments_are_type_errors_that_say_what_to_write() -> None:
     with pytest.raises(
         TypeError, match=r"^param_groups\(generator\): give it the model itself: param_groups\(model\)$"
@@ -274,6 +420,33 @@ def test_wrong_arguments_are_type_errors_that_say_what_to_write() -> None:
         muster.torch.param_groups(_Mlp().parameters())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^Muon\(model\): give it groups: Muon\(muster.torch.param_groups\(model\)"):
         muster.torch.Muon(_Mlp())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            {"lr": 0.02},
+            r"'lr' is an argument of NorMuon and Muon: NorMuon\(param_groups\(model\), lr=\.\.\.\); for AdamW",
+        ),
+        ({"betas": (0.9, 0.9)}, r"'betas' is an argument of NorMuon .*; for AdamW it is adamw_betas$"),
+        ({"overlap": True}, r"'overlap' is an argument of NorMuon and Muon: .*overlap=\.\.\.\)$"),
+        ({"exlude": "*"}, r"param_groups\(\) got an unexpected keyword argument 'exlude'$"),
+    ],
+)
+def test_arguments_of_the_optimizer_are_type_errors(arguments: dict[str, Any], error: str) -> None:
+    # lr= was an unexpected keyword argument, without a word of where it belongs.
+    with pytest.raises(TypeError, match=error):
+        muster.torch.param_groups(_Mlp(), **arguments)
+
+
+def test_a_lazy_parameter_is_an_error_that_names_it() -> None:
+    # torch raised RuntimeError: Can't access the shape of an uninitialized parameter.
+    model = nn.Sequential(nn.Linear(4, 6), nn.LazyLinear(5))
+    with pytest.raises(ValueError, match=r"parameter '1.weight' is lazy and has no shape yet: run one forward first$"):
+        muster.torch.param_groups(model)
+    model(torch.zeros(2, 4))
+    assert set(_matrices(model)) == {"0.weight", "1.weight"}
 
 
 def test_groups_have_names_of_their_own() -> None:

@@ -6,15 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import prod
-from typing import Any, Union
+from typing import Any, NoReturn, Union
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from .groups import bare_name
+from .group_keys import check_keys
+from .groups import DEFAULTS, MATRIX_ALGORITHMS, bare_name
 from .module_roles import Roles
 from .module_rules import Decision, Site, is_a
+from .options import NAMES
 from .wrappers import FSDP1
 
 #: One or more patterns, or for each pattern keys of its param group.
@@ -32,6 +35,7 @@ def param_groups(
     adamw_weight_decay: float = 0.0,
     adamw_betas: tuple[float, float] = (0.9, 0.95),
     verbose: bool = True,
+    **others: NoReturn,
 ) -> list[dict[str, Any]]:
     """Groups for ``NorMuon`` or ``Muon``: matrices to it; embeddings, heads, routers, gains and biases to AdamW.
 
@@ -39,8 +43,9 @@ def param_groups(
     common architectures. Where no class decides, names and shapes do, and the printout says that it is a guess. Frozen
     parameters are left out. Tied parameters are given once.
 
-    Patterns match the whole dotted name of a parameter: ``*`` stands for any characters, ``?`` for one. Names are those
-    of ``model.named_parameters()``, without what DDP, ``torch.compile`` and activation checkpointing put in front.
+    Patterns match the whole dotted name of a parameter: ``*`` stands for any characters, ``?`` for one, and ``[...]``
+    works as in ``fnmatch``. Names are those of ``model.named_parameters()``, without what DDP, ``torch.compile`` and
+    activation checkpointing put in front.
 
     Args:
         model: sharded or wrapped (DDP, ``torch.compile``) already, or not.
@@ -57,12 +62,15 @@ def param_groups(
         (name, tensor) pairs, and ``name`` is different for every group.
 
     Raises:
-        ValueError: a pattern matches no trainable parameter, or a parameter that cannot go there; or the model has
-            nothing to train.
+        TypeError: an argument of ``NorMuon``, such as ``lr``.
+        ValueError: a pattern matches no trainable parameter, or a parameter that cannot go there, or its keys are
+            wrong; or the model has nothing to train, or parameters without a shape (lazy modules).
     """
+    for key in others:
+        raise TypeError(_unexpected(key))
     if not isinstance(model, nn.Module):
         raise TypeError(f"param_groups({type(model).__name__}): give it the model itself: param_groups(model)")
-    chosen = override(list(decisions(model)), include, exclude)
+    chosen = override(list(decisions(model)), include, exclude, _frozen(model))
     if not chosen:
         frozen = sum(1 for _ in model.parameters())
         raise ValueError(f"param_groups: nothing to train: of {frozen} parameters none has requires_grad=True")
@@ -76,6 +84,14 @@ def param_groups(
         groups.setdefault(name, {"params": [], **keys})["params"].append((names[0], parameter))
     groups["adamw"] = groups.pop("adamw", {"params": []})  # last
     return [{**group, "name": name} for name, group in groups.items() if group["params"]]
+
+
+def _unexpected(key: str) -> str:
+    """What to write instead of an argument that param_groups does not have."""
+    if key not in DEFAULTS and key not in NAMES:
+        return f"param_groups() got an unexpected keyword argument {key!r}"
+    adamw = f"; for AdamW it is adamw_{key}" if key in ("lr", "weight_decay", "betas") else ""
+    return f"param_groups: {key!r} is an argument of NorMuon and Muon: NorMuon(param_groups(model), {key}=...){adamw}"
 
 
 #: Names of a parameter, where it is tied more than one; the parameter; where it goes.
@@ -110,6 +126,8 @@ def _sites(model: nn.Module) -> Iterator[tuple[str, Site]]:
         inner = [module for module, name in zip(path, [*names, ""]) if name not in _WRAPPED][-bare - 1 :]
         for leaf, parameter in module.named_parameters(recurse=False):
             name = f"{prefix}.{leaf}" if prefix else leaf
+            if is_lazy(parameter):
+                raise ValueError(f"parameter '{name}' is lazy and has no shape yet: run one forward first")
             yield name, Site(bare_name(name), parameter, tuple(inner))
 
 
@@ -124,13 +142,21 @@ def _by_output(shape: tuple[int, ...], layout: Mapping[str, Any]) -> dict[str, A
     return {**layout, "normalize": "columns"} if layout.get("output_dim") == 1 and len(sides) == 1 else dict(layout)
 
 
-def override(chosen: list[Choice], include: Patterns, exclude: str | Sequence[str]) -> list[Choice]:
-    """The same, with what the user says. Raises ValueError for a pattern that cannot be followed."""
+def override(
+    chosen: list[Choice], include: Patterns, exclude: str | Sequence[str], frozen: Sequence[list[str]] = ()
+) -> list[Choice]:
+    """The same, with what the user says. Raises ValueError for a pattern that cannot be followed.
+
+    ``frozen``: names of the parameters that are left out, for the error.
+    """
     wanted = {"include": _patterns(include), "exclude": _patterns(exclude)}
     for argument, patterns in wanted.items():
         for pattern in patterns:
             if not any(_match(names, pattern) for names, _, _ in chosen):
-                raise ValueError(f"param_groups: {argument} pattern {pattern!r} matches no trainable parameter")
+                hint = _near_matches(pattern, [names for names, _, _ in chosen], frozen)
+                raise ValueError(f"param_groups: {argument} pattern {pattern!r} matches no trainable parameter{hint}")
+    for pattern, keys in wanted["include"].items():
+        _check_included_keys(f"param_groups: include {pattern!r}", keys)
     out = []
     for names, parameter, decision in chosen:
         into, out_of = ([p for p in wanted[way] if _match(names, p)] for way in ("include", "exclude"))
@@ -152,6 +178,42 @@ def _patterns(given: Patterns) -> dict[str, Mapping[str, Any]]:
 
 def _match(names: Iterable[str], pattern: str) -> bool:
     return any(fnmatchcase(bare_name(name), pattern) for name in names)
+
+
+def _frozen(model: nn.Module) -> list[list[str]]:
+    """The names of each frozen parameter; a tied one has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad:
+            names.setdefault(id(parameter), []).append(name)
+    return list(names.values())
+
+
+def _near_matches(pattern: str, trained: Sequence[list[str]], frozen: Sequence[list[str]]) -> str:
+    """What a pattern that matches no trained parameter matches instead, in words; empty if nothing."""
+
+    def count(pattern: str, parameters: Sequence[list[str]]) -> int:
+        return sum(_match(names, pattern) for names in parameters)
+
+    if number := count(pattern, frozen):
+        return f"; it matches {number} frozen one{'s' * (number > 1)}"
+    part = f"*{pattern.strip('*')}*"
+    whole = f"; patterns match whole names: {part!r} matches"
+    if number := count(part, trained):
+        return f"{whole} {number}"
+    if number := count(part, frozen):
+        return f"{whole} {number} frozen one{'s' * (number > 1)}"
+    return ""
+
+
+def _check_included_keys(where: str, keys: Mapping[str, Any]) -> None:
+    check_keys(keys, NAMES, where)
+    algorithm = keys.get("algorithm", MATRIX_ALGORITHMS[0])
+    if algorithm not in MATRIX_ALGORITHMS:
+        known = ", ".join(MATRIX_ALGORITHMS)
+        raise ValueError(
+            f"{where}: algorithm {algorithm!r} is not for matrices ({known}); exclude= gives parameters to AdamW"
+        )
 
 
 def _included(name: str, shape: tuple[int, ...], decision: Decision, pattern: str, keys: Mapping[str, Any]) -> Decision:
@@ -178,10 +240,23 @@ def describe(model: nn.Module, chosen: Sequence[Choice]) -> list[str]:
         out.append(f"muster: {_count(members)} to {to}; {'guess' if guess else 'rule'}: {rule}; {_examples(members)}")
     if any(decision.guess for _, _, decision in chosen):
         out.append("muster: include= and exclude= of param_groups override a guess")
+    if _misses_head(model, chosen):
+        out.append("muster: no output head was found; if the last linear layer is one, give exclude=")
     frozen = [(name, parameter) for name, parameter in model.named_parameters() if not parameter.requires_grad]
     if frozen:
         out.append(f"muster: {_count(frozen)} left out: frozen; {_examples(frozen)}")
     return out
+
+
+def _misses_head(model: nn.Module, chosen: Sequence[Choice]) -> bool:
+    """True if linear layers are matrices, none of the model's is a head, and the user excludes none."""
+    weights = [site for _, site in _sites(model) if is_a(site.module, "torch.", "Linear") and site.leaf == "weight"]
+    linear = {id(site.parameter) for site in weights}
+    ways = [decision for _, parameter, decision in chosen if id(parameter) in linear]
+    if not any(decision.matrix for decision in ways) or any(d.rule.startswith("exclude ") for d in ways):
+        return False
+    roles = Roles(model)
+    return not any(roles.is_head(site) for site in weights)
 
 
 def _listed(keys: Mapping[str, Any]) -> list[str]:

@@ -46,22 +46,23 @@ _TRANSLATED = {
 }
 
 
-def check_keys(group: Mapping[str, Any], options: Iterable[str] = ()) -> None:
+def check_keys(group: Mapping[str, Any], options: Iterable[str] = (), where: str = "param group") -> None:
     """Raises ValueError for a key that looks like a misspelled one of ours. Other keys pass through, untouched.
 
     ``options`` are names that belong to the constructor: a group that has one of them means what nothing reads.
+    ``where`` begins the message.
     """
     ours = {*DEFAULTS, *_MORE}
     for key in group:
         if key in ours or key in _FOREIGN or not isinstance(key, str):
             continue
         if key in options:
-            raise ValueError(f"param group: {key!r} belongs to the optimizer as a whole: give it to the constructor")
+            raise ValueError(f"{where}: {key!r} belongs to the optimizer as a whole: give it to the constructor")
         if key in _TRANSLATED:
-            raise ValueError(f"param group: {key!r} is a key of another optimizer; give {_TRANSLATED[key]}")
+            raise ValueError(f"{where}: {key!r} is a key of another optimizer; give {_TRANSLATED[key]}")
         near = _nearest(key, ours)
         if near is not None:
-            raise ValueError(f"param group: unknown key {key!r}; did you mean {near!r}?")
+            raise ValueError(f"{where}: unknown key {key!r}; did you mean {near!r}?")
 
 
 def check_arguments(given: Mapping[str, Any], options: Iterable[str]) -> None:

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from .module_rules import Decision, Site, by_class, class_name, is_a
 
 #: Everything in a module of these classes goes to AdamW.
 _ROUTERS = (("transformers", "*Router *TopKGating *MoEV1Gate"), ("torchtitan", "*Router"))
-#: Names of linear layers that end a model.
-_HEADS = {
-    "head", "lm_head", "unembed", "unembedding", "classifier", "score", "qa_outputs", "to_logits", "logits",
-    "seq_relationship",
+#: Names of linear layers that end a model. Within a repeated block they are no heads: some blocks end with one, too.
+HEADS = {
+    "head", "lm_head", "mlm_head", "cls_head", "classification_head", "prediction_head", "value_head", "output_head",
+    "out_head", "head_out", "lm_out", "fc_out", "embed_out", "unembed", "unembedding", "readout", "output",
+    "output_layer", "fc", "classifier", "score", "qa_outputs", "seq_relationship", "logits", "to_logits", "lm_logits",
 }  # fmt: skip
-#: The same, but not in a list of layers: many blocks end with one, too.
-_OUTERMOST_HEADS = {"output", "fc"}
 #: Modules whose last linear layer is a head.
 _CLASSIFIERS = {"classifier"}
 #: The same, unless the model says what its heads are: modules of these names also transform features.
@@ -32,9 +32,10 @@ class Roles:
     def __init__(self, model: nn.Module) -> None:
         modules: list[Any] = list(model.modules())
         tables = [m for m in modules if is_a(m, "torch.", "Embedding EmbeddingBag")]
-        linear = {id(m.weight): tuple(m.weight.shape) for m in modules if is_a(m, "torch.", "Linear")}
-        self._table_shapes = {tuple(m.weight.shape) for m in tables}
-        self._linear_shapes = Counter(linear.values())
+        linear = [m for m in modules if is_a(m, "torch.", "Linear")]
+        self._tables = _weight_shapes(tables)
+        self._table_shapes = set(self._tables.values())
+        self._linear_shapes = Counter(_weight_shapes(linear).values())
         self._heads = dict(head for m in modules for head in _declared_heads(m))
 
     def decide(self, site: Site) -> Decision:
@@ -51,6 +52,13 @@ class Roles:
         if decision.matrix and (guess := self._guess(site)):
             return replace(decision, matrix=False, rule=guess, guess=True)
         return decision
+
+    def is_head(self, site: Site) -> bool:
+        """True for the weight of a linear layer that is declared a head, tied to an embedding, or looks like a head."""
+        if not is_a(site.module, "torch.", "Linear") or site.leaf != "weight":
+            return False
+        known = id(site.module) in self._heads or id(site.parameter) in self._tables
+        return known or self._has_table_shape(site) or self._head_name(site) is not None
 
     def _guess(self, site: Site) -> str | None:
         """A router or a head by its shape or its name, or None."""
@@ -74,14 +82,22 @@ class Roles:
     def _head_name(self, site: Site) -> str | None:
         """The name that makes a linear layer a head, or None."""
         names = site.name.split(".")[:-1]
-        if site.layer in _HEADS or (site.layer in _OUTERMOST_HEADS and not _in_layers(site)):
+        if site.layer in HEADS and not any(map(str.isdigit, names)):
             return site.layer
         around = _CLASSIFIERS if self._heads else _CLASSIFIERS | _AROUND_HEADS
         for name, module in zip(names, site.path[1:-1]):
+            if name.isdigit():
+                return None
             if name in around:
                 last = [m for m in module.modules() if is_a(m, "torch.", "Linear")][-1]
                 return f"{name}.{site.layer}" if last is site.module else None
         return None
+
+
+def _weight_shapes(modules: list[Any]) -> dict[int, tuple[int, ...]]:
+    """By the id of the weight, so that a tied one counts once. A subclass may have none."""
+    weights = [weight for m in modules if isinstance(weight := getattr(m, "weight", None), torch.Tensor)]
+    return {id(weight): tuple(weight.shape) for weight in weights}
 
 
 def _declared_heads(module: Any) -> Iterator[tuple[int, str]]:

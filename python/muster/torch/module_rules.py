@@ -95,8 +95,23 @@ def _cut(key: str, sizes: Sequence[int]) -> dict[str, Any]:
 # Classes of torch.
 
 
+def _computed_by_hook(site: Site) -> Decision | None:
+    """Parameters that a hook makes a weight of: weight_norm and spectral_norm of torch.nn.utils, and prune."""
+    for hook in site.module._forward_pre_hooks.values():
+        if type(hook).__module__.startswith("torch.nn.utils."):
+            name = getattr(hook, "name", None) or getattr(hook, "_tensor_name", None)
+            if name and site.leaf.startswith(f"{name}_"):
+                return Decision(False, "parametrized weight")
+    return None
+
+
 def _linear(site: Site) -> Decision:
-    """(output, input). Layers that transformers stores in one tensor are cut into those layers."""
+    """The weight, (output, input). Layers that transformers stores in one tensor are cut into those layers."""
+    module, rule = site.module, f"no rule for {site.leaf} of {class_name(site.module)}"
+    if site.leaf != "weight":
+        return Decision(False, rule, guess=True)
+    if site.shape != (module.out_features, module.in_features):
+        return Decision(False, f"{rule}, whose shape is not (out_features, in_features)", guess=True)
     sizes, parts = _fused(site)
     return _matrices("Linear" + parts, **_cut("split_rows", sizes))
 
@@ -199,6 +214,7 @@ class Rule:
 
 #: The first rule that decides counts. Vectors, routers and heads are found before (module_roles.py).
 RULES = (
+    Rule("torch.", "Module", _computed_by_hook),
     Rule("torch.", "Linear", _linear),
     Rule("torch.", "_ConvNd", _convolution),
     Rule("torch.", "MultiheadAttention", _attention),
