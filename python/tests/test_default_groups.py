@@ -519,3 +519,34 @@ def test_fsdp1_is_an_error_that_names_fsdp2() -> None:
 
     with pytest.raises(ValueError, match=r"\(FSDP1\) cuts parameters into flat pieces.*fully_shard"):
         muster.torch.param_groups(FullyShardedDataParallel())
+
+
+def test_include_keeps_the_layout_of_the_class_unless_it_gives_one() -> None:
+    model = nn.Sequential(nn.Conv1d(4, 8, 3, bias=False))
+    (group,) = muster.torch.param_groups(model, include={"*": {"lr": 0.1}}, verbose=False)
+    assert group["lr"] == 0.1 and group["flatten"] is True
+    (group,) = muster.torch.param_groups(model, include={"*": {"view": (8, 12)}}, verbose=False)
+    assert "flatten" not in group
+
+
+def test_deciding_changes_no_buffer() -> None:
+    # Reading `weight` of a spectral norm in training mode runs a power iteration.
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(5, 6)))
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    muster.torch.param_groups(model, verbose=False)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, before[name]), name
+
+
+class _Segmenter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(3, 8, 3)
+        self.classifier = nn.Conv2d(8, 4, 1)
+        self.router = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def test_convolutions_that_are_heads_and_routers_of_several_layers_go_to_adamw() -> None:
+    groups = muster.torch.param_groups(_Segmenter(), verbose=False)
+    matrices = [name for group in groups if group.get("algorithm") != "adamw" for name, _ in group["params"]]
+    assert matrices == ["body.weight"]

@@ -22,6 +22,8 @@ from .wrappers import FSDP1
 
 #: One or more patterns, or for each pattern keys of its param group.
 Patterns = Union[str, Sequence[str], Mapping[str, Mapping[str, Any]]]
+#: Keys that say how a parameter is read as matrices: one of them replaces what the class says.
+_LAYOUT = {"view", "flatten", "heads", "split_rows", "split_columns", "output_dim", "normalize"}
 #: Names that torch.compile and activation checkpointing give to the module within.
 _WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")
 
@@ -219,7 +221,8 @@ def _check_included_keys(where: str, keys: Mapping[str, Any]) -> None:
 def _included(name: str, shape: tuple[int, ...], decision: Decision, pattern: str, keys: Mapping[str, Any]) -> Decision:
     if len(shape) < 2 and "view" not in keys:
         raise ValueError(f"parameter '{name}': include {pattern!r} matches it, but its shape {shape} has no matrix")
-    layout = dict(keys) if keys else _by_output(shape, decision.layout)
+    by_class = _by_output(shape, decision.layout)
+    layout = dict(keys) if _LAYOUT & keys.keys() else {**by_class, **keys}
     if len(shape) > 3 and not ({"view", "flatten"} & layout.keys()):
         raise ValueError(
             f"parameter '{name}': include {pattern!r} matches it, but no rule reads its shape {shape} as matrices: say"

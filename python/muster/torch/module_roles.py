@@ -65,10 +65,14 @@ class Roles:
         for module in site.path:
             if class_name(module).endswith("Router"):
                 return f"a router: in a {class_name(module)}"
+        if any(name.endswith("router") for name in site.name.split(".")[:-1]):
+            return f"a router: {site.name!r}"
+        if is_a(site.module, "torch.", "Conv1d Conv2d Conv3d") and (name := self._head_name(site)):
+            return f"a head: a convolution called {name!r}"
         if not is_a(site.module, "torch.", "Linear"):
             return None
         experts = _sibling_experts(site)
-        if experts == site.shape[0] or (site.layer == "gate" and experts is not None) or site.layer.endswith("router"):
+        if experts == site.shape[0] or (site.layer == "gate" and experts is not None):
             return f"a router: a Linear called {site.layer!r}" + " beside experts" * (experts is not None)
         if self._has_table_shape(site):
             return "a head: the only Linear of an embedding's shape"
@@ -89,14 +93,14 @@ class Roles:
             if name.isdigit():
                 return None
             if name in around:
-                last = [m for m in module.modules() if is_a(m, "torch.", "Linear")][-1]
+                last = [m for m in module.modules() if is_a(m, "torch.", "Linear Conv1d Conv2d Conv3d")][-1]
                 return f"{name}.{site.layer}" if last is site.module else None
         return None
 
 
 def _weight_shapes(modules: list[Any]) -> dict[int, tuple[int, ...]]:
-    """By the id of the weight, so that a tied one counts once. A subclass may have none."""
-    weights = [weight for m in modules if isinstance(weight := getattr(m, "weight", None), torch.Tensor)]
+    """By the id of the weight, so that a tied one counts once. A subclass, or one that computes it, has none."""
+    weights = [weight for m in modules if isinstance(weight := m._parameters.get("weight"), torch.Tensor)]
     return {id(weight): tuple(weight.shape) for weight in weights}
 
 
