@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,8 +48,9 @@ def set_hyperparameters(optimizer: muster.torch.NorMuon, step: int, steps: int) 
 def main() -> None:
     options = parse(__doc__)
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
-    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+    alone: dict[str, Any] = {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # started without torchrun
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", **({} if "RANK" in os.environ else alone))
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = TinyGPT().to(device)

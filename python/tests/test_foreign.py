@@ -182,6 +182,14 @@ def test_sharded_states_of_dion_are_imported() -> None:
     run_ranks(2, _sharded_dion)
 
 
+@pytest.mark.parametrize("ours", [muster.torch.Muon, muster.torch.NorMuon])
+def test_adamw_of_a_matrix_is_refused_with_a_remedy(ours: type[muster.torch.NorMuon]) -> None:
+    weight = nn.Parameter(torch.ones(4, 4))
+    adamw = torch.optim.AdamW([("w", weight)])
+    with pytest.raises(ValueError, match=r"^parameter 'w'.*load the weights and start fresh, or.*algorithm='adamw'$"):
+        muster.torch.import_torch(ours([("w", weight)]), adamw.state_dict())
+
+
 def test_what_has_no_counterpart_is_refused() -> None:
     reference = Reference(_dion_groups(_draw(DION_SHAPES, 0)))
     parameters = [nn.Parameter(w.float()) for w in reference.weights]
@@ -193,7 +201,7 @@ def test_what_has_no_counterpart_is_refused() -> None:
         muster.torch.import_dion(_ours_for_dion(parameters), state)
     state = reference.state_dict()
     state["param_groups"][3]["algorithm"] = "lion"
-    with pytest.raises(ValueError, match="'vector'.*lion.*adamw"):
+    with pytest.raises(ValueError, match="'vector'.*lion.*adamw.*start fresh.*algorithm='lion'"):
         muster.torch.import_dion(_ours_for_dion(parameters), state)
     state["param_groups"] = state["param_groups"][:3]
     with pytest.raises(ValueError, match="5 parameters.*has 7"):

@@ -70,6 +70,12 @@ class MusterOptimizers(OptimizersContainer):  # type: ignore[misc,type-arg,unuse
         adamw_betas: tuple[float, float] = (0.9, 0.95)
         """Betas of embeddings, heads, gains and biases."""
 
+        include: list[str] = field(default_factory=list)
+        """Patterns of names of parameters for the matrix optimizer, as in ``muster.torch.param_groups``."""
+
+        exclude: list[str] = field(default_factory=list)
+        """Patterns of names of parameters for AdamW."""
+
         options: dict[str, Any] = field(default_factory=dict)
         """Any other argument of ``muster.torch.NorMuon``: ``momentum_dtype``, ``scale``, ``timeout``, ..."""
 
@@ -98,6 +104,8 @@ class MusterOptimizers(OptimizersContainer):  # type: ignore[misc,type-arg,unuse
         config = self._config
         made = param_groups(
             model,
+            include=config.include,
+            exclude=config.exclude,
             adamw_lr=config.adamw_lr,
             adamw_weight_decay=config.adamw_weight_decay,
             adamw_betas=config.adamw_betas,

@@ -11,13 +11,16 @@ are mixed. A *factory* gets the model, so that it can make the right groups.
 
 from __future__ import annotations
 
+import inspect
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
-from transformers import TrainerCallback  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from transformers import Trainer, TrainerCallback  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from ..torch import Muon, NorMuon, param_groups
+from ..torch.group_keys import check_arguments
 
 if TYPE_CHECKING:
     from transformers import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
         TrainingArguments,
     )
 
-__all__ = ["ConsolidateState", "MuonFactory", "NorMuonFactory", "from_arguments"]
+__all__ = ["ConsolidateState", "LogStats", "MuonFactory", "NorMuonFactory", "from_arguments"]
 
 _DEFAULT_RATE = 5e-5  # of TrainingArguments: AdamW's
 
@@ -48,6 +51,8 @@ class NorMuonFactory:
         adamw_weight_decay: float = 0.0,
         adamw_betas: tuple[float, float] = (0.9, 0.95),
         adamw_eps: float = 1e-8,
+        include: str | Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
+        exclude: str | Sequence[str] = (),
         verbose: bool = True,
         **options: Any,
     ) -> NorMuon:
@@ -57,9 +62,12 @@ class NorMuonFactory:
             model: as the Trainer gives it.
             lr: learning rate of the matrices. Required.
             adamw_lr, adamw_weight_decay, adamw_betas, adamw_eps: of embeddings, heads, gains and biases.
+            include: patterns of names of parameters for the matrix optimizer, as in ``muster.torch.param_groups``.
+            exclude: patterns of names of parameters for AdamW.
             verbose: print on rank 0 which parameters go where.
             options: any other argument of ``muster.torch.NorMuon``: ``weight_decay``, ``momentum``, ``scale``, ...
         """
+        _check_options(type(self), options)
         if lr is None:
             raise ValueError(
                 f"{type(self).__name__}: give lr, the learning rate of the matrices. Trainer passes no learning_rate "
@@ -67,6 +75,8 @@ class NorMuonFactory:
             )
         groups = param_groups(
             model,
+            include=include,
+            exclude=exclude,
             adamw_lr=adamw_lr,
             adamw_weight_decay=adamw_weight_decay,
             adamw_betas=adamw_betas,
@@ -98,7 +108,19 @@ def from_arguments(
         args: of the same Trainer.
         factory: ``NorMuonFactory`` or ``MuonFactory``.
         options: arguments of the factory; they win over ``args``.
+
+    Raises:
+        TypeError: ``factory`` is not a factory.
+        ValueError: neither the factory nor its optimizer has an argument of this name.
     """
+    if not (isinstance(factory, type) and issubclass(factory, NorMuonFactory)):
+        name = getattr(factory, "__name__", type(factory).__name__)
+        right = "MuonFactory" if name in ("Muon", "MuonFactory") else "NorMuonFactory"
+        raise TypeError(
+            f"from_arguments(args, {name}): give the class {right} of muster.integrations.transformers: Trainer gives "
+            "a factory the model, and an optimizer only groups that mix matrices and norms"
+        )
+    _check_options(factory, options)
     if args.learning_rate == _DEFAULT_RATE and "lr" not in options:
         warnings.warn(
             f"muster: learning_rate is {_DEFAULT_RATE}, the default of TrainingArguments for AdamW, and is used for "
@@ -112,6 +134,19 @@ def from_arguments(
         "adamw_eps": args.adam_epsilon,
     }
     return factory, {**chosen, **options}
+
+
+def _check_options(factory: type[NorMuonFactory], options: Mapping[str, Any]) -> None:
+    """Raises ValueError for a name that neither the factory nor the optimizer has, with the nearest that one has."""
+    known = {*_arguments(factory.__call__, "model"), *_arguments(factory._optimizer.__init__, "params")}
+    check_arguments({key: value for key, value in options.items() if key not in known}, known)
+
+
+def _arguments(function: Any, first: str) -> set[str]:
+    """Names of a method's arguments that may be given by keyword."""
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters
+    return {name for name, parameter in parameters.items() if parameter.kind in kinds} - {"self", first}
 
 
 class ConsolidateState(TrainerCallback):  # type: ignore[misc,unused-ignore]
@@ -139,9 +174,57 @@ class ConsolidateState(TrainerCallback):  # type: ignore[misc,unused-ignore]
             _consolidate(kwargs["optimizer"])
 
 
+class LogStats(TrainerCallback):  # type: ignore[misc,unused-ignore]
+    """Writes the optimizer's statistics after each monitored step: ``from_arguments(args, monitor_every=100)``.
+
+    To the Trainer's own log, and so to everything in ``report_to``: ``trainer.add_callback(LogStats(trainer))``.
+
+    Args:
+        writer: the Trainer, or what ``NorMuon.log_stats`` takes: a TensorBoard ``SummaryWriter``, a W&B run, or a
+            function of (values, step). All but the Trainer are called on the main process only.
+        prefix: what tags begin with.
+    """
+
+    def __init__(self, writer: Any, *, prefix: str = "optimizer") -> None:
+        self._writer, self._prefix = writer, prefix
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Refuses other optimizers, and warns if no step is monitored."""
+        optimizer = _unwrapped(kwargs["optimizer"])
+        if optimizer is None:
+            raise TypeError(f"LogStats: {type(kwargs['optimizer']).__name__} is no optimizer of muster.torch")
+        if optimizer.monitor_every == 0:
+            warnings.warn(
+                "muster: LogStats has nothing to write while monitor_every is 0: give from_arguments(args, "
+                "monitor_every=100), or set optimizer.monitor_every on all ranks",
+                stacklevel=2,
+            )
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Writes, unless a GradScaler skipped the step."""
+        wrapped = kwargs["optimizer"]
+        optimizer = _unwrapped(wrapped)
+        if optimizer is None or getattr(wrapped, "step_was_skipped", False):
+            return
+        if isinstance(self._writer, Trainer):
+            # On all ranks, as the Trainer logs; and its log() cancels what it still has to log in this step.
+            should_log = control.should_log
+            optimizer.log_stats(lambda values, _: self._writer.log(values), state.global_step, prefix=self._prefix)
+            control.should_log = should_log
+        elif state.is_world_process_zero:
+            optimizer.log_stats(self._writer, state.global_step, prefix=self._prefix)
+
+
 def _consolidate(optimizer: Any) -> None:
-    """accelerate wraps the optimizer."""
+    ours = _unwrapped(optimizer)
+    if ours is not None:
+        ours.consolidate_state_dict()
+
+
+def _unwrapped(optimizer: Any) -> NorMuon | None:
+    """The optimizer itself, which accelerate wraps. None if it is none of ours."""
     while optimizer is not None and not isinstance(optimizer, NorMuon):
         optimizer = getattr(optimizer, "optimizer", None)
-    if optimizer is not None:
-        optimizer.consolidate_state_dict()
+    return optimizer

@@ -135,7 +135,16 @@ def _groups(
 
 def _check_algorithm(name: str, theirs: str, ours: str) -> None:
     if theirs != ours and not (theirs in MATRIX_ALGORITHMS and ours in MATRIX_ALGORITHMS):
-        raise ValueError(f"parameter '{name}': the checkpoint is of {theirs}, its group is of {ours}")
+        raise ValueError(
+            f"parameter '{name}': the checkpoint is of {theirs}, its group is of {ours}; {_remedy(theirs, ours)}"
+        )
+
+
+def _remedy(theirs: str, ours: str) -> str:
+    keep = f"keep the parameter in a group with algorithm={theirs!r}"
+    if theirs == "adamw" and ours in MATRIX_ALGORITHMS:
+        return f"AdamW's state of a matrix cannot become momentum: load the weights and start fresh, or {keep}"
+    return f"one's state cannot become the other's: load the weights and start fresh, or {keep}"
 
 
 def _rates(group: Mapping[str, Any]) -> Options:

@@ -10,7 +10,7 @@ class ParameterStats(NamedTuple):
     """One parameter in one step, over all ranks: the same bits under every sharding."""
 
     grad_norm: float
-    """Norm of the gradient, before clipping."""
+    """Norm of the gradient as ``step`` finds it: after any clipping that was done before the step."""
     update_rms: float
     """RMS of the change of the weights, decay included."""
     weight_rms: float

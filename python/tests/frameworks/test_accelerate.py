@@ -115,3 +115,17 @@ def test_what_save_state_wrote_load_state_continues(tmp_path: Path, form: str) -
     for resumed, uninterrupted in run_ranks(2, _continues, str(tmp_path), form):
         assert resumed == uninterrupted
         assert resumed[-1] < resumed[0]
+
+
+def _logs(rank: int, ranks: int) -> list[int]:
+    model, optimizer = _prepared(_accelerator(rank, ranks), rank_0_has_weights=False)
+    optimizer.optimizer.monitor_every = 2
+    steps: list[int] = []
+    for step in range(1, 5):
+        _train(model, optimizer, range(step, step + 1))
+        optimizer.optimizer.log_stats(lambda values, at: steps.append(at), step)
+    return steps
+
+
+def test_statistics_are_those_of_the_wrapped_optimizer() -> None:
+    assert run_ranks(2, _logs) == [[2, 4], [2, 4]]

@@ -23,9 +23,12 @@ STEPS, SAVED = 8, 4
 
 
 def _torchrun(script: str, *arguments: str) -> str:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return _run(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], script, *arguments)
+
+
+def _run(launch: list[str], script: str, *arguments: str) -> str:
     done = subprocess.run(
-        [*launch, str(Path(__file__).with_name("on_cpu.py")), str(EXAMPLES / script), *arguments],
+        [sys.executable, *launch, str(Path(__file__).with_name("on_cpu.py")), str(EXAMPLES / script), *arguments],
         capture_output=True,
         text=True,
         timeout=300,
@@ -69,6 +72,12 @@ def test_a_resumed_run_prints_the_losses_of_a_whole_one(tmp_path: Path, script: 
     assert {step: resumed[step] for step in range(SAVED + 1, STEPS + 1)} == {
         step: whole[step] for step in range(SAVED + 1, STEPS + 1)
     }
+
+
+@pytest.mark.parametrize("script", ["transformers_trainer.py", "lightning_ddp.py", "nanochat_ddp.py"])
+def test_an_example_runs_without_torchrun(tmp_path: Path, script: str) -> None:
+    printed = _run([], script, str(tmp_path / "alone"), "--steps", "2", "--save-every", "1")
+    assert sorted(_losses(printed)) == [1, 2]
 
 
 def _titan_losses(printed: str) -> dict[int, tuple[str, str]]:

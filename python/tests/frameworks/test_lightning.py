@@ -25,11 +25,15 @@ class _Module(lightning.LightningModule):
         self.layers = nn.Sequential(nn.Embedding(13, 8), nn.Linear(8, 17), nn.ReLU(), nn.Linear(17, 13))
         self.options = options
         self.losses: list[float] = []
+        self.logged: list[int] = []
 
     def training_step(self, tokens: torch.Tensor) -> torch.Tensor:
         loss = nn.functional.cross_entropy(self.layers(tokens), (tokens * 5 + 1) % 13)
         self.losses.append(loss.item())
         return loss
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.optimizers().log_stats(lambda values, step: self.logged.append(step), self.global_step)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         groups = muster.torch.param_groups(self.layers, adamw_lr=0.01, verbose=False)
@@ -71,3 +75,13 @@ def test_a_run_that_was_resumed_ends_with_the_same_bits(tmp_path: Path, options:
     run_ranks(2, _resumes, str(tmp_path), options)
     state = torch.load(tmp_path / "saved.ckpt", weights_only=False)["optimizer_states"][0]["state"]
     assert sum(tensor.numel() for tensor in state[0].values()) >= 17 * 8
+
+
+def _logs(rank: int, ranks: int, folder: str) -> list[int]:
+    as_torchrun(rank, ranks)
+    module, _ = _run(folder, 1, monitor_every=2)
+    return module.logged
+
+
+def test_statistics_are_written_from_a_hook(tmp_path: Path) -> None:
+    assert run_ranks(2, _logs, str(tmp_path)) == [[2, 4], [2, 4]]

@@ -127,6 +127,9 @@ def _default_groups(rank: int, ranks: int) -> None:
     assert "fused" not in matrices
     (muon,) = MusterOptimizers.Config(optimizer_name="Muon").build(model_parts=[model])
     assert type(muon) is muster.torch.Muon
+    (other,) = MusterOptimizers.Config(include=["3.weight"], exclude=["1.*"]).build(model_parts=[model])
+    algorithms = {name: group["algorithm"] for group in other.param_groups for name in group["param_names"]}
+    assert (algorithms["3.weight"], algorithms["1.weight"]) == ("normuon", "adamw")
 
 
 def test_without_patterns_muster_chooses_the_groups() -> None:
@@ -222,8 +225,9 @@ def test_fields_are_flags_of_the_command_line() -> None:
 
     module = ModuleType("my_configs")
     module.muster = lambda: Trainer.Config(optimizer=MusterOptimizers.Config(lr=0.02))
-    flags = ["--optimizer.lr", "0.01", "--optimizer.adamw_betas", "0.8", "0.9"]
+    flags = ["--optimizer.lr", "0.01", "--optimizer.adamw_betas", "0.8", "0.9", "--optimizer.exclude", "a.*"]
     with mock.patch.dict(sys.modules, my_configs=module):
         config = ConfigManager().parse_args(["--module", "my_configs", "--config", "muster", *flags])
     assert isinstance(config.optimizer, MusterOptimizers.Config)
     assert (config.optimizer.lr, config.optimizer.adamw_betas) == (0.01, (0.8, 0.9))
+    assert config.optimizer.exclude == ["a.*"]

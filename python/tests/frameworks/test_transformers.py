@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 import muster.torch
-from muster.integrations.transformers import ConsolidateState, MuonFactory, NorMuonFactory, from_arguments
+from muster.integrations.transformers import ConsolidateState, LogStats, MuonFactory, NorMuonFactory, from_arguments
 
 SAVED, STEPS = 4, 8
 
@@ -133,6 +133,64 @@ def test_a_factory_without_a_rate_says_who_gives_one() -> None:
     with pytest.raises(ValueError, match="from_arguments"):
         NorMuonFactory()(_model())
     assert type(MuonFactory()(_model(), lr=0.02, verbose=False)) is muster.torch.Muon
+
+
+def test_patterns_override_the_rules(tmp_path: Path) -> None:
+    patterns = {"include": {"transformer.wpe.weight": {}}, "exclude": "*.c_proj.weight"}
+    factory, options = from_arguments(_arguments(str(tmp_path)), MuonFactory, verbose=False, **patterns)
+    optimizer = factory()(_model(), **options)
+    algorithms = {name: group["algorithm"] for group in optimizer.param_groups for name in group["param_names"]}
+    assert algorithms["transformer.wpe.weight"] == "muon"
+    assert algorithms["transformer.h.0.attn.c_proj.weight"] == "adamw"
+    assert algorithms["transformer.h.0.attn.c_attn.weight"] == "muon"
+
+
+@pytest.mark.parametrize("name, meant", [("adam_lr", "adamw_lr"), ("excludes", "exclude"), ("momentm", "momentum")])
+def test_an_unknown_argument_is_refused_at_once(tmp_path: Path, name: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}'; did you mean '{meant}'"):
+        from_arguments(_arguments(str(tmp_path)), **{name: 0.1})
+    with pytest.raises(ValueError, match=f"'{name}'; did you mean '{meant}'"):
+        NorMuonFactory()(_model(), lr=0.02, **{name: 0.1})
+
+
+def test_an_optimizer_in_place_of_a_factory_is_refused(tmp_path: Path) -> None:
+    for optimizer, factory in ((muster.torch.Muon, "MuonFactory"), (muster.torch.NorMuon, "NorMuonFactory")):
+        with pytest.raises(TypeError, match=f"the class {factory} of muster.integrations.transformers"):
+            from_arguments(_arguments(str(tmp_path)), optimizer)
+
+
+def _logs(rank: int, ranks: int, folder: str) -> tuple[list[int], list[dict[str, float]], list[dict[str, float]]]:
+    """Steps that a function was called for, and what the Trainer logged: statistics, and losses."""
+    as_torchrun(rank, ranks)
+    arguments = _arguments(folder, save_strategy="no")
+    optimizer = from_arguments(arguments, verbose=False, monitor_every=2)
+    trainer = transformers.Trainer(
+        _model(), arguments, train_dataset=_data(), optimizer_cls_and_kwargs=optimizer, callbacks=[]
+    )
+    steps: list[int] = []
+    trainer.add_callback(LogStats(trainer))
+    trainer.add_callback(LogStats(lambda values, step: steps.append(step)))
+    trainer.train()
+    history = trainer.state.log_history
+    return steps, [e for e in history if "optimizer/grad_norm" in e], [e for e in history if "loss" in e]
+
+
+def test_statistics_go_to_the_log_of_the_trainer_or_to_a_writer(tmp_path: Path) -> None:
+    for rank, (steps, statistics, losses) in enumerate(run_ranks(2, _logs, str(tmp_path))):
+        assert steps == ([] if rank else [2, 4, 6, 8])
+        assert [entry["step"] for entry in statistics] == [2, 4, 6, 8]
+        assert "optimizer/update_rms/transformer.h.0.mlp.c_fc.weight" in statistics[0]
+        assert statistics[0]["optimizer/grad_norm"] <= 1.0001  # as max_grad_norm left it
+        assert len(losses) == STEPS
+
+
+def test_statistics_that_nothing_collects_are_warned_of(tmp_path: Path) -> None:
+    callback, arguments = LogStats(print), _arguments(str(tmp_path))
+    ours = MuonFactory()(_model(), lr=0.02, verbose=False)
+    with pytest.warns(UserWarning, match="monitor_every is 0"):
+        callback.on_train_begin(arguments, None, None, optimizer=ours)
+    with pytest.raises(TypeError, match="AdamW is no optimizer of muster.torch"):
+        callback.on_train_begin(arguments, None, None, optimizer=torch.optim.AdamW(_model().parameters()))
 
 
 def _bare_class(rank: int, ranks: int, folder: str) -> str:
