@@ -32,7 +32,7 @@ def _public() -> list:
 @pytest.mark.parametrize("thing", _public(), ids=lambda thing: thing.__qualname__)
 def test_everything_public_is_documented_and_typed(thing) -> None:
     assert inspect.getdoc(thing)
-    function = thing.__init__ if inspect.isclass(thing) else thing
+    function = thing.__init__ if inspect.isfunction(getattr(thing, "__init__", None)) else thing
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     assert not [p.name for p in parameters if p.annotation is p.empty]
     assert inspect.isclass(thing) or inspect.signature(function).return_annotation is not inspect.Signature.empty
