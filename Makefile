@@ -1,12 +1,18 @@
 # Every target does its own set-up: a fresh Debian with make is enough. `make JOBS=1 test` builds gently.
+# `make build ARCHITECTURES=all` compiles CUDA for every architecture, not only for this machine's GPU; CMake remembers it.
+SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 SECONDS ?= 60
+ARCHITECTURES ?=
+export ARCHITECTURES JOBS
 
-configure = @echo "configure: $(1)"; cmake --preset $(1) >/dev/null
-compile = @echo "build: $(strip $(1) $(2))"; cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2))
-run_tests = @echo "test: $(1)"; ctest --preset $(1) --parallel $(JOBS)
+# part NAME COMMAND: says how long it took.
+part = @echo "$(1)"; begin=$$SECONDS; $(2) && echo "$(1): $$((SECONDS - begin)) s"
+configure = $(call part,configure: $(1),cmake --preset $(1) $(if $(ARCHITECTURES),'-DMUSTER_CUDA_ARCHITECTURES=$(ARCHITECTURES)') >/dev/null)
+compile = $(call part,build: $(strip $(1) $(2)),cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2)))
+run_tests = $(call part,test: $(1),ctest --preset $(1) --parallel $(JOBS))
 
-.PHONY: build test test-torch test-frameworks demo bench bench-step asan tsan fuzz format check-format setup clean
+.PHONY: build test test-torch test-frameworks wheel test-wheel test-install demo bench bench-step asan tsan fuzz format check-format setup clean
 
 # The release command, build/bin/muster.
 build: setup
@@ -18,19 +24,31 @@ test: check-format
 	$(call configure,release)
 	$(call compile,release)
 	$(call run_tests,release)
-	@JOBS=$(JOBS) scripts/test_torch
+	$(call part,test: PyTorch,scripts/test_torch)
 
 # The PyTorch optimizers alone, in a virtual environment with PyTorch for the CPU.
 test-torch: setup
 	$(call configure,release)
 	$(call compile,release,muster)
-	@JOBS=$(JOBS) scripts/test_torch
+	$(call part,test: PyTorch,scripts/test_torch)
 
 # The PyTorch optimizers in accelerate, transformers, Lightning and torchtitan, which it downloads.
 test-frameworks: setup
 	$(call configure,release)
 	$(call compile,release,muster)
-	@JOBS=$(JOBS) scripts/test_frameworks
+	$(call part,test: frameworks,scripts/test_frameworks)
+
+# build/dist/muster-*.whl, for other machines. PYTHON=python3.12 chooses the interpreter.
+wheel: setup
+	$(call part,wheel,scripts/wheel)
+
+# The wheel in a new environment without compilers; PyTorch is downloaded.
+test-wheel: wheel
+	$(call part,test: wheel,scripts/try_wheel)
+
+# `pip install .` in a new environment, which compiles everything.
+test-install: setup
+	$(call part,test: pip install,scripts/try_install)
 
 demo: build
 	@scripts/demo
