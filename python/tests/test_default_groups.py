@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from chosen_groups import Experts, Mlp, Moe, matrices
 from ranks import run_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -17,39 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 import muster.torch
 from muster.torch.default_groups import decisions
 from muster.torch.groups import bare_name
-from muster.torch.module_roles import HEADS
 
-ADAMW = "adamw"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "param-groups.md"
-NO_HEAD = "muster: no output head was found; if the last linear layer is one, give exclude="
-
-
-def _chosen(model: nn.Module, **arguments: Any) -> dict[str, Any]:
-    """By name: "adamw", or the keys of a matrix group."""
-    out = {}
-    for group in muster.torch.param_groups(model, verbose=False, **arguments):
-        keys = {key: group[key] for key in group if key not in ("params", "name")}
-        for name, _ in group["params"]:
-            out[bare_name(name)] = ADAMW if keys.get("algorithm") == "adamw" else keys
-    return out
-
-
-def _matrices(model: nn.Module, **arguments: Any) -> dict[str, Any]:
-    return {name: keys for name, keys in _chosen(model, **arguments).items() if keys != ADAMW}
-
-
-class _Mlp(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(11, 8)
-        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
-        self.score = nn.Linear(8, 3)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.score(self.down(self.up(self.words(tokens)).relu()))
-
-
-# Classes of torch.
 
 
 def test_convolutions_are_matrices_of_outputs_against_everything_else() -> None:
@@ -62,7 +32,7 @@ def test_convolutions_are_matrices_of_outputs_against_everything_else() -> None:
             "mono": nn.Conv1d(1, 6, 10),
         }
     )
-    assert _matrices(model) == {
+    assert matrices(model) == {
         "plain.weight": {"flatten": True},
         "grouped.weight": {"flatten": True, "heads": 2},
         "transposed.weight": {"flatten": True, "output_dim": 1},
@@ -83,7 +53,7 @@ def test_a_grouped_convolution_steps_as_its_groups_would_alone() -> None:
 
 def test_attention_of_torch_is_cut_into_q_k_and_v() -> None:
     model = nn.ModuleDict({"one": nn.MultiheadAttention(8, 2), "three": nn.MultiheadAttention(8, 2, kdim=5, vdim=6)})
-    assert _matrices(model) == {
+    assert matrices(model) == {
         "one.in_proj_weight": {"split_rows": [8, 8, 8]},
         "one.out_proj.weight": {},
         "three.q_proj_weight": {},
@@ -95,7 +65,7 @@ def test_attention_of_torch_is_cut_into_q_k_and_v() -> None:
 
 def test_recurrent_layers_are_cut_by_gate() -> None:
     model = nn.ModuleDict({"lstm": nn.LSTM(5, 6, proj_size=4), "gru": nn.GRU(5, 6), "cell": nn.RNNCell(5, 6)})
-    assert _matrices(model) == {
+    assert matrices(model) == {
         "lstm.weight_ih_l0": {"split_rows": [6, 6, 6, 6]},
         "lstm.weight_hh_l0": {"split_rows": [6, 6, 6, 6]},
         "lstm.weight_hr_l0": {},
@@ -116,7 +86,7 @@ def test_embeddings_norms_and_vectors_are_for_adamw() -> None:
             "weight_norm": nn.utils.parametrizations.weight_norm(nn.Linear(4, 5)),
         }
     )
-    assert not _matrices(model)
+    assert not matrices(model)
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
@@ -124,7 +94,7 @@ def test_embeddings_norms_and_vectors_are_for_adamw() -> None:
 def test_weights_that_hooks_compute_are_for_adamw_as_parametrized_ones(wrap: Any) -> None:
     # weight_v went to the matrix optimizer, and parametrized weights to AdamW.
     model = nn.ModuleDict({"linear": wrap(nn.Linear(4, 5)), "convolution": wrap(nn.Conv1d(4, 5, 3))})
-    assert not _matrices(model)
+    assert not matrices(model)
     rules = {names[0]: decision.rule for names, _, decision in decisions(model) if decision.rule != "vector"}
     assert set(rules.values()) == {"parametrized weight"} and len(rules) == 2
 
@@ -149,13 +119,13 @@ class _Low(nn.Linear):
 def test_the_rule_of_linear_is_for_its_weight_only() -> None:
     # Every parameter of a subclass with two dimensions was a matrix, (out, in), by rule.
     model = nn.ModuleDict({"lora": _Lora(), "low": _Low()})
-    assert _matrices(model) == {"lora.weight": {}}
+    assert matrices(model) == {"lora.weight": {}}
     guesses = {names[0]: decision.rule for names, _, decision in decisions(model) if decision.guess}
     assert guesses == {
         **{f"lora.{leaf}": f"no rule for {leaf} of _Lora" for leaf in ("lora_A", "lora_B", "table", "stack")},
         "low.weight": "no rule for weight of _Low, whose shape is not (out_features, in_features)",
     }
-    assert _matrices(model, include="lora.lora_?") == {"lora.weight": {}, "lora.lora_A": {}, "lora.lora_B": {}}
+    assert matrices(model, include="lora.lora_?") == {"lora.weight": {}, "lora.lora_A": {}, "lora.lora_B": {}}
 
 
 class _Bare(nn.Module):
@@ -171,7 +141,7 @@ class _Bare(nn.Module):
 def test_what_no_rule_knows_goes_to_adamw_and_is_called_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
     # 2-D positions and A_log went to Muon.
     model = nn.ModuleDict({"bare": _Bare(), "linear": nn.Linear(8, 4)})
-    assert _matrices(model) == {"linear.weight": {}}
+    assert matrices(model) == {"linear.weight": {}}
     capsys.readouterr()
     muster.torch.param_groups(model)
     lines = capsys.readouterr().out.splitlines()
@@ -197,106 +167,10 @@ class _Stored(nn.Module):
 
 def test_features_tell_how_a_weight_is_stored() -> None:
     model = nn.ModuleDict({"out_in": _Stored(4, 6, False), "in_out": _Stored(4, 6, True)})
-    assert _matrices(model) == {"out_in.weight": {}, "in_out.weight": {"output_dim": 1}}
+    assert matrices(model) == {"out_in.weight": {}, "in_out.weight": {"output_dim": 1}}
 
 
 # Roles.
-
-
-class _Experts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.Parameter(torch.zeros(4, 16, 8))
-
-
-class _Moe(nn.Module):
-    def __init__(self, router: nn.Module, experts: nn.Module) -> None:
-        super().__init__()
-        self.choose, self.experts = router, experts
-
-
-@pytest.mark.parametrize("experts", [_Experts(), nn.ModuleList(nn.Linear(8, 16) for _ in range(4))])
-def test_a_linear_with_one_output_per_expert_is_a_router(experts: nn.Module) -> None:
-    chosen = _chosen(nn.ModuleDict({"moe": _Moe(nn.Linear(8, 4), experts)}))
-    assert chosen["moe.choose.weight"] == ADAMW
-    assert {name for name, keys in chosen.items() if keys == {}} == {
-        f"moe.experts.{name}" for name in ["up", *(f"{n}.weight" for n in range(4))]
-    } & chosen.keys()
-
-
-@pytest.mark.parametrize("head", sorted(HEADS))
-def test_heads_are_guessed_by_name(head: str, capsys: pytest.CaptureFixture[str]) -> None:
-    # A head called `score` went to Muon.
-    model = nn.ModuleDict({"body": nn.Linear(8, 8), head: nn.Linear(8, 5)})
-    assert _matrices(model) == {"body.weight": {}}
-    muster.torch.param_groups(model)
-    assert f"guess: a head: a Linear called {head!r}; {head}.weight" in capsys.readouterr().out
-
-
-def test_names_of_heads_within_layers_are_not_heads() -> None:
-    block = nn.ModuleDict({"attention": nn.ModuleDict({"output": nn.Linear(8, 8)}), "fc": nn.Linear(8, 8)})
-    model = nn.ModuleDict({"layers": nn.ModuleList([block]), "classifier": nn.Sequential(*[nn.Linear(8, 8)] * 1)})
-    model["classifier"].append(nn.Linear(8, 8))
-    assert set(_matrices(model)) == {"layers.0.attention.output.weight", "layers.0.fc.weight", "classifier.0.weight"}
-
-
-@pytest.mark.parametrize("head", ["fc_out", "embed_out", "lm_out", "readout", "head_out"])
-def test_names_of_heads_include(head: str) -> None:
-    # These went to the matrix optimizer by rule.
-    assert head in HEADS
-
-
-def test_the_document_lists_the_names_of_heads() -> None:
-    assert all(f"`{head}`" in DOCUMENT.read_text() for head in HEADS)
-
-
-@pytest.mark.parametrize("name", ["out", "proj_out", "out_proj", "linear", "decoder"])
-def test_names_that_blocks_use_are_no_heads(name: str) -> None:
-    assert set(_matrices(nn.ModuleDict({"body": nn.Linear(8, 8), name: nn.Linear(8, 5)}))) == {
-        "body.weight",
-        f"{name}.weight",
-    }
-
-
-@pytest.mark.parametrize("blocks", [nn.ModuleList, lambda b: nn.Sequential(*b), lambda b: nn.ModuleDict({"0": b[0]})])
-def test_a_repeated_block_has_no_heads(blocks: Any) -> None:
-    # blocks.0.classifier and blocks.0.score went to AdamW.
-    block = nn.ModuleDict(
-        {
-            "classifier": nn.Linear(8, 8),
-            "score": nn.Linear(8, 8),
-            "fc": nn.Linear(8, 8),
-            "head": nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
-        }
-    )
-    model = nn.ModuleDict({"blocks": blocks([block]), "readout": nn.Linear(8, 3)})
-    weights = {name for name, _ in model.named_parameters() if name.endswith("weight")}
-    assert set(_matrices(model)) == weights - {"readout.weight"}
-
-
-def _says_that_there_is_no_head(model: nn.Module, capsys: pytest.CaptureFixture[str], **arguments: Any) -> bool:
-    capsys.readouterr()
-    muster.torch.param_groups(model, **arguments)
-    return NO_HEAD in capsys.readouterr().out.splitlines()
-
-
-def test_a_model_without_a_known_head_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
-    # A last layer called `out` went to the matrix optimizer, and nothing said that it may be a head.
-    def make(head: str) -> nn.Module:
-        return nn.ModuleDict({"words": nn.Embedding(11, 4), "body": nn.Linear(8, 8), head: nn.Linear(8, 5)})
-
-    assert _says_that_there_is_no_head(make("out"), capsys)
-    assert _says_that_there_is_no_head(make("out"), capsys, exclude="words.*")
-    assert not _says_that_there_is_no_head(make("out"), capsys, exclude="out.*")
-    assert not _says_that_there_is_no_head(make("fc_out"), capsys)
-    assert not _says_that_there_is_no_head(make("fc_out"), capsys, include="fc_out.weight")
-    frozen = make("fc_out")
-    frozen["fc_out"].requires_grad_(False)
-    assert not _says_that_there_is_no_head(frozen, capsys)
-    tied = nn.ModuleDict({"words": nn.Embedding(5, 8), "body": nn.Linear(8, 5), "out": nn.Linear(8, 5)})
-    tied["out"].weight = tied["words"].weight
-    assert not _says_that_there_is_no_head(tied, capsys)
-    assert not _says_that_there_is_no_head(nn.Conv2d(3, 4, 3), capsys)
 
 
 def test_a_tied_head_is_an_embedding() -> None:
@@ -313,7 +187,7 @@ def test_a_tied_head_is_an_embedding() -> None:
 def test_frozen_parameters_are_left_out(dtype: torch.dtype, capsys: pytest.CaptureFixture[str]) -> None:
     # They were in the groups: state for all of them, and a base model in uint8 or fp16 was refused.
     torch.manual_seed(0)
-    model = _Mlp()
+    model = Mlp()
     for layer in (model.words, model.up):
         for parameter in layer.parameters():
             parameter.requires_grad_(False)
@@ -348,7 +222,7 @@ def test_an_unfrozen_parameter_is_added_with_its_name() -> None:
 
 def test_a_model_with_nothing_to_train_is_an_error() -> None:
     with pytest.raises(ValueError, match="nothing to train: of 7 parameters none has requires_grad=True"):
-        muster.torch.param_groups(_Mlp().requires_grad_(False))
+        muster.torch.param_groups(Mlp().requires_grad_(False))
 
 
 # What the user says.
@@ -356,15 +230,15 @@ def test_a_model_with_nothing_to_train_is_an_error() -> None:
 
 def test_patterns_override() -> None:
     everything = {"up.weight": {}, "down.weight": {}}
-    assert _matrices(_Mlp()) == everything
-    assert _matrices(_Mlp(), include="score.weight") == {**everything, "score.weight": {}}
-    assert _matrices(_Mlp(), include=["*e.weight", "words.*"], exclude="down.*") == {
+    assert matrices(Mlp()) == everything
+    assert matrices(Mlp(), include="score.weight") == {**everything, "score.weight": {}}
+    assert matrices(Mlp(), include=["*e.weight", "words.*"], exclude="down.*") == {
         "up.weight": {},
         "score.weight": {},
         "words.weight": {"output_dim": 1},  # a row per word is a row per input
     }
     stacks = nn.ModuleDict({"bare": _Bare()})
-    assert _matrices(stacks, include={"*.stack": {"output_dim": 1}}) == {"bare.stack": {"output_dim": 1}}
+    assert matrices(stacks, include={"*.stack": {"output_dim": 1}}) == {"bare.stack": {"output_dim": 1}}
 
 
 @pytest.mark.parametrize(
@@ -383,7 +257,7 @@ def test_patterns_override() -> None:
     ],
 )
 def test_patterns_that_cannot_be_followed_are_errors(arguments: dict[str, Any], error: str) -> None:
-    model = _Mlp()
+    model = Mlp()
     model.frozen = nn.Linear(2, 2).requires_grad_(False)
     model.four = nn.Parameter(torch.zeros(2, 2, 2, 2))
     with pytest.raises(ValueError, match=error):
@@ -406,20 +280,20 @@ def test_patterns_that_cannot_be_followed_are_errors(arguments: dict[str, Any], 
 def test_wrong_keys_of_a_pattern_are_errors_that_name_it(keys: dict[str, Any], error: str) -> None:
     # The optimizer found them later, and knew of no pattern; adamw put "matrices" into AdamW.
     with pytest.raises(ValueError, match=r"^param_groups: include 'up.weight': " + error):
-        muster.torch.param_groups(_Mlp(), include={"up.weight": keys})
+        muster.torch.param_groups(Mlp(), include={"up.weight": keys})
 
 
 def test_a_pattern_may_choose_a_matrix_algorithm() -> None:
-    assert _matrices(_Mlp(), include={"up.weight": {"algorithm": "muon"}})["up.weight"] == {"algorithm": "muon"}
+    assert matrices(Mlp(), include={"up.weight": {"algorithm": "muon"}})["up.weight"] == {"algorithm": "muon"}
 
 
 def test_wrong_arguments_are_type_errors_that_say_what_to_write() -> None:
     with pytest.raises(
         TypeError, match=r"^param_groups\(generator\): give it the model itself: param_groups\(model\)$"
     ):
-        muster.torch.param_groups(_Mlp().parameters())  # type: ignore[arg-type]
+        muster.torch.param_groups(Mlp().parameters())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^Muon\(model\): give it groups: Muon\(muster.torch.param_groups\(model\)"):
-        muster.torch.Muon(_Mlp())  # type: ignore[arg-type]
+        muster.torch.Muon(Mlp())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -437,7 +311,7 @@ def test_wrong_arguments_are_type_errors_that_say_what_to_write() -> None:
 def test_arguments_of_the_optimizer_are_type_errors(arguments: dict[str, Any], error: str) -> None:
     # lr= was an unexpected keyword argument, without a word of where it belongs.
     with pytest.raises(TypeError, match=error):
-        muster.torch.param_groups(_Mlp(), **arguments)
+        muster.torch.param_groups(Mlp(), **arguments)
 
 
 def test_a_lazy_parameter_is_an_error_that_names_it() -> None:
@@ -446,7 +320,7 @@ def test_a_lazy_parameter_is_an_error_that_names_it() -> None:
     with pytest.raises(ValueError, match=r"parameter '1.weight' is lazy and has no shape yet: run one forward first$"):
         muster.torch.param_groups(model)
     model(torch.zeros(2, 4))
-    assert set(_matrices(model)) == {"0.weight", "1.weight"}
+    assert set(matrices(model)) == {"0.weight", "1.weight"}
 
 
 def test_groups_have_names_of_their_own() -> None:
@@ -459,8 +333,8 @@ def test_groups_have_names_of_their_own() -> None:
 
 def _many_kinds() -> nn.Module:
     torch.manual_seed(0)
-    model = _Mlp()
-    model.moe = _Moe(nn.Linear(8, 4), _Experts())
+    model = Mlp()
+    model.moe = Moe(nn.Linear(8, 4), Experts())
     model.attention, model.norm = nn.MultiheadAttention(8, 2), nn.LayerNorm(8)
     model.convolution, model.bare = nn.Conv1d(8, 8, 3), _Bare()
     model.head = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 6))
@@ -493,7 +367,7 @@ def _printed_by_rank_0(rank: int, ranks: int) -> None:
     printed: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("builtins.print", lambda *words, **_: printed.append(words))
-        muster.torch.param_groups(_Mlp())
+        muster.torch.param_groups(Mlp())
     assert len(printed) == (1 if rank == 0 else 0)
 
 
@@ -536,17 +410,3 @@ def test_deciding_changes_no_buffer() -> None:
     muster.torch.param_groups(model, verbose=False)
     for name, buffer in model.named_buffers():
         assert torch.equal(buffer, before[name]), name
-
-
-class _Segmenter(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Conv2d(3, 8, 3)
-        self.classifier = nn.Conv2d(8, 4, 1)
-        self.router = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
-
-
-def test_convolutions_that_are_heads_and_routers_of_several_layers_go_to_adamw() -> None:
-    groups = muster.torch.param_groups(_Segmenter(), verbose=False)
-    matrices = [name for group in groups if group.get("algorithm") != "adamw" for name, _ in group["params"]]
-    assert matrices == ["body.weight"]
