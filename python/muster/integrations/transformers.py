@@ -83,10 +83,9 @@ class NorMuonFactory:
             verbose=verbose,
         )
         for group in groups:
-            group["params"] = [(name, parameter) for name, parameter in group["params"] if parameter.requires_grad]
             if group.get("algorithm") == "adamw":
                 group["eps"] = adamw_eps
-        return self._optimizer([group for group in groups if group["params"]], lr, **options)
+        return self._optimizer(groups, lr, **options)
 
 
 class MuonFactory(NorMuonFactory):

@@ -52,7 +52,8 @@ def param_groups(
     Args:
         model: sharded or wrapped (DDP, ``torch.compile``) already, or not.
         include: patterns of parameters for the matrix optimizer, read as matrices in the way of their class. A dict
-            gives the keys of their group instead: ``{"*.experts.up": {"output_dim": 1}}``. The first match counts.
+            also gives keys of their group: ``{"*.experts.up": {"output_dim": 1}}``; keys that say how a parameter is
+            read replace what its class says. The first match counts.
         exclude: patterns of parameters for AdamW.
         adamw_lr: learning rate of the AdamW group; schedulers scale it like the others. Default 3e-4.
         adamw_weight_decay: default 0.

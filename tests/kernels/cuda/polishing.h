@@ -17,7 +17,7 @@ class PolishTest : public DeviceTest {
  protected:
   void SetUp() override {
     DeviceTest::SetUp();
-    if (!IsSkipped() && !products_available(0)) GTEST_SKIP() << "not sm_90";
+    if (!IsSkipped() && !products_available(0)) GTEST_SKIP() << "not sm_90, or not compiled for sm_90a";
   }
 };
 

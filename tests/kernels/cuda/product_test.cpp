@@ -59,7 +59,7 @@ struct Operand {
 // Operands that only nearly commute: what is above the diagonal is a copy, or asymmetry would grow from step to step.
 using SymmetricProducts = DeviceTest;
 TEST_F(SymmetricProducts, AreSymmetricToTheBit) {
-  if (!products_available(0)) GTEST_SKIP() << "not sm_90";
+  if (!products_available(0)) GTEST_SKIP() << "not sm_90, or not compiled for sm_90a";
   for (const int64_t n : {8, 72, 96, 200, 264, 392, 4104}) {
     std::mt19937 random(9);
     const Operand a(Half::kF16, n, n, 1, random);
@@ -94,7 +94,7 @@ TEST_F(SymmetricProducts, AreSymmetricToTheBit) {
 }
 
 TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
-  if (!products_available(0)) GTEST_SKIP() << "not sm_90";
+  if (!products_available(0)) GTEST_SKIP() << "not sm_90, or not compiled for sm_90a";
   const Case& c = GetParam();
   for (const Half type : {Half::kBf16, Half::kF16}) {
     std::mt19937 random(7);
@@ -259,7 +259,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{4100, 4100, 72, 1, true, false, true, false}));
 
 TEST_F(DeviceTest, ProductsNameOperandsThatDoNotFit) {
-  if (!products_available(0)) GTEST_SKIP() << "not sm_90";
+  if (!products_available(0)) GTEST_SKIP() << "not sm_90, or not compiled for sm_90a";
   const DeviceVector<uint16_t> memory(1024);
   Product p;
   p.batch = 1;
