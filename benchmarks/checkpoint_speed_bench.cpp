@@ -6,8 +6,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include "engine/checkpoint.h"
-#include "engine/checksum.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checksum.h"
 
 namespace muster::engine {
 namespace {

@@ -1,7 +1,7 @@
-// Polishing on the GPU for the shapes of workloads A, B and C: recorded steps, two lanes, bf16 in place. Then symmetric
-// products alone, beside cuBLAS. Arguments: none, or one of `polish`, `products`; and the size of sub-batches. Or
-// `file`, the name of a file of bf16 matrices of one shape, which it polishes in place, their number, rows and columns,
-// and the name of a set of coefficients.
+// Orthogonalizing on the GPU for the shapes of workloads A, B and C: recorded steps, two lanes, bf16 in place. Then
+// symmetric products alone, beside cuBLAS. Arguments: none, or one of `orthogonalize`, `products`; and the size of
+// sub-batches. Or `file`, the name of a file of bf16 matrices of one shape, which it orthogonalizees in place, their
+// number, rows and columns, and the name of a set of coefficients.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/cuda_cublas.h"
-#include "kernels/cuda/polish.h"
+#include "kernels/cuda/newton_schulz/cuda_cublas.h"
+#include "kernels/cuda/newton_schulz/orthogonalizer.h"
+#include "kernels/cuda/runtime/cuda_check.h"
 
 namespace muster::kernels::cuda {
 namespace {
@@ -65,14 +65,14 @@ double milliseconds(cudaStream_t stream, const F& f, int times = kTimes + 3) {
   return static_cast<double>(all[all.size() / 2]);
 }
 
-// Matrices of one shape, to be polished in sub-batches.
+// Matrices of one shape, to be orthogonalized in sub-batches.
 struct Job {
   Job(int64_t count, MatrixShape of, bool normuon) : shape(of) {
     const int64_t elements = shape.rows * shape.columns;
     const int64_t lines = std::max(shape.rows, shape.columns);
     options.coefficients = coefficients(kSet);
     if (normuon)
-      options.normuon = PolishOptions::Lines{shape.rows >= shape.columns ? LineAxis::kRows : LineAxis::kColumns};
+      options.normuon = OrthogonalizeOptions::Lines{shape.rows >= shape.columns ? LineAxis::kRows : LineAxis::kColumns};
     memory = std::make_unique<Memory>(count * elements * 2);
     variances = std::make_unique<Memory>(count * lines * 4);
     check(cudaMemset(variances->data, 0, static_cast<size_t>(count * lines * 4)), "cudaMemset");
@@ -87,29 +87,30 @@ struct Job {
     }
   }
   MatrixShape shape;
-  PolishOptions options;
+  OrthogonalizeOptions options;
   std::unique_ptr<Memory> memory;
   std::unique_ptr<Memory> variances;
-  std::vector<PolishMatrix> matrices;
+  std::vector<UpdateMatrix> matrices;
 };
 
-struct Polishing {
+struct Orthogonalizing {
   double ms = 0;
   int64_t launches = 0;
   int64_t scratch = 0;  // bytes, of both lanes
 };
 
-Polishing polish(const std::vector<std::unique_ptr<Job>>& jobs, int64_t together, int times = kTimes + 3) {
+Orthogonalizing orthogonalize(const std::vector<std::unique_ptr<Job>>& jobs, int64_t together, int times = kTimes + 3) {
   int multiprocessors = 0;
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "device");
   Queue queue(nullptr);
-  Polisher polisher(0);
+  Orthogonalizer orthogonalizer(0);
   const auto batch_of = [&](const Job& job) {
-    return std::min(together > 0 ? together : polish_batch(job.shape, multiprocessors),
+    return std::min(together > 0 ? together : orthogonalize_batch(job.shape, multiprocessors),
                     static_cast<int64_t>(job.matrices.size()));
   };
   int64_t bytes = 0;
-  for (const auto& job : jobs) bytes = std::max(bytes, polisher.workspace(job->shape, batch_of(*job), job->options));
+  for (const auto& job : jobs)
+    bytes = std::max(bytes, orthogonalizer.workspace(job->shape, batch_of(*job), job->options));
   const Memory workspaces(bytes * Queue::kLanes);
   check(cudaDeviceSynchronize(), "jobs");
   const double ms = milliseconds(
@@ -122,11 +123,11 @@ Polishing polish(const std::vector<std::unique_ptr<Job>>& jobs, int64_t together
             const auto each = static_cast<size_t>(batch_of(*job));
             for (size_t begin = 0; begin < job->matrices.size(); begin += each, ++number) {
               const int lane = number % Queue::kLanes;
-              const auto part = std::span<const PolishMatrix>(job->matrices)
+              const auto part = std::span<const UpdateMatrix>(job->matrices)
                                     .subspan(begin, std::min(each, job->matrices.size() - begin));
               queue.lane(lane);
-              polisher.run(job->options, job->shape, part, {static_cast<char*>(workspaces.data) + lane * bytes, bytes},
-                           queue);
+              orthogonalizer.run(job->options, job->shape, part,
+                                 {static_cast<char*>(workspaces.data) + lane * bytes, bytes}, queue);
             }
           }
           queue.join_lanes();
@@ -141,7 +142,7 @@ struct Shape {
   MatrixShape shape;
 };
 
-void report_polishing(int64_t together) {
+void report_orthogonalizing(int64_t together) {
   const std::pair<const char*, std::vector<Shape>> workloads[] = {
       {"A", {{48, {768, 768}}, {12, {3072, 768}}, {12, {768, 3072}}}},
       {"B", {{96, {2048, 2048}}, {24, {8192, 2048}}, {24, {2048, 8192}}}},
@@ -152,7 +153,7 @@ void report_polishing(int64_t together) {
     double flop_of_all = 0;
     for (size_t i = 0; i <= shapes.size(); ++i) {
       const bool all = i == shapes.size();
-      Polishing results[2];
+      Orthogonalizing results[2];
       std::string what = "all";
       std::string form = "both";
       double flop = flop_of_all;
@@ -161,12 +162,12 @@ void report_polishing(int64_t together) {
         for (size_t j = all ? 0 : i; j < (all ? shapes.size() : i + 1); ++j) {
           jobs.push_back(std::make_unique<Job>(shapes[j].count, shapes[j].shape, normuon));
         }
-        results[normuon ? 1 : 0] = polish(jobs, together);
+        results[normuon ? 1 : 0] = orthogonalize(jobs, together);
       }
       if (!all) {
         const Shape& s = shapes[i];
         const Form is = form_of(s.shape, coefficients(kSet));
-        flop = orthogonalize_flops(is, s.shape, 5) * static_cast<double>(s.count);
+        flop = newton_schulz_flops(is, s.shape, 5) * static_cast<double>(s.count);
         flop_of_all += flop;
         form = is == Form::kGram ? "Gram, fp16" : "standard, bf16";
         what = std::to_string(s.count) + "x" + std::to_string(s.shape.rows) + "x" + std::to_string(s.shape.columns);
@@ -225,7 +226,7 @@ void report_products() {
 }
 
 // For whoever wants to compare results.
-int polish_file(const char* name, int64_t count, MatrixShape shape, const char* set) {
+int orthogonalize_file(const char* name, int64_t count, MatrixShape shape, const char* set) {
   std::vector<std::unique_ptr<Job>> jobs;
   jobs.push_back(std::make_unique<Job>(count, shape, false));
   jobs[0]->options.coefficients = coefficients(set);
@@ -236,7 +237,7 @@ int polish_file(const char* name, int64_t count, MatrixShape shape, const char* 
     return 1;
   }
   check(cudaMemcpy(jobs[0]->memory->data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
-  polish(jobs, 0, 1);
+  orthogonalize(jobs, 0, 1);
   check(cudaMemcpy(bytes.data(), jobs[0]->memory->data, bytes.size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
   file.seekp(0);
   return file.write(bytes.data(), std::ssize(bytes)).flush() ? 0 : 1;
@@ -254,7 +255,7 @@ int main(int argc, char** argv) {
   }
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "file" && argc == 7)
-    return polish_file(argv[2], std::atoll(argv[3]), {std::atoll(argv[4]), std::atoll(argv[5])}, argv[6]);
-  if (what.empty() || what == "polish") report_polishing(argc > 2 ? std::atoll(argv[2]) : 0);
+    return orthogonalize_file(argv[2], std::atoll(argv[3]), {std::atoll(argv[4]), std::atoll(argv[5])}, argv[6]);
+  if (what.empty() || what == "orthogonalize") report_orthogonalizing(argc > 2 ? std::atoll(argv[2]) : 0);
   if (what.empty() || what == "products") report_products();
 }

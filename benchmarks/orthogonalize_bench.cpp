@@ -11,7 +11,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "kernels/cpu/orthogonalize.h"
+#include "kernels/cpu/newton_schulz.h"
 #include "kernels/kernels.h"
 #include "usual_way.h"
 
@@ -81,7 +81,7 @@ void usual_way(benchmark::State& state) {
 
 void muster_way(benchmark::State& state) {
   cpu::ThreadPool pool(kThreads);
-  cpu::OrthogonalizeOptions options{.coefficients = coefficients("polar_express")};
+  cpu::NewtonSchulzOptions options{.coefficients = coefficients("polar_express")};
   options.input = Dtype::kF32;
   Data data = make_data();
   double executed = 0;
@@ -90,9 +90,9 @@ void muster_way(benchmark::State& state) {
   int64_t bytes = 0;
   for (const Batch& batch : kWorkload) {
     const double count = static_cast<double>(batch.count);
-    executed += count * cpu::orthogonalize_flops(cpu::form_of(batch.shape), batch.shape, int64_t{kSteps});
+    executed += count * cpu::newton_schulz_flops(cpu::form_of(batch.shape), batch.shape, int64_t{kSteps});
     standard += count * UsualWay::flops(batch.shape, kSteps);
-    bytes = std::max(bytes, kThreads * cpu::orthogonalize_matrix_bytes(cpu::form_of(batch.shape), batch.shape));
+    bytes = std::max(bytes, kThreads * cpu::newton_schulz_matrix_bytes(cpu::form_of(batch.shape), batch.shape));
   }
   for (size_t m = 0; m < data.inputs.size(); ++m) pairs.push_back({data.inputs[m].data(), data.outputs[m].data()});
   std::vector<float> scratch(static_cast<size_t>(bytes / 4 + 16));
@@ -103,7 +103,7 @@ void muster_way(benchmark::State& state) {
     int64_t m = 0;
     for (const Batch& batch : kWorkload) {
       const std::span<const cpu::MatrixPair> part(pairs.data() + m, static_cast<size_t>(batch.count));
-      cpu::orthogonalize({cpu::best_elementwise(), pool, cpu::form_of(batch.shape)}, options, batch.shape, part,
+      cpu::newton_schulz({cpu::best_elementwise(), pool, cpu::form_of(batch.shape)}, options, batch.shape, part,
                          {aligned, bytes});
       m += batch.count;
     }

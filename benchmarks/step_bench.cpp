@@ -21,7 +21,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "kernels/cpu/orthogonalize.h"
+#include "kernels/cpu/newton_schulz.h"
 #include "muster/optimizer.h"
 #include "usual_way.h"
 
@@ -108,7 +108,7 @@ std::unique_ptr<Way> muster_way(int threads, Dtype wire, std::shared_ptr<Muster>
     problem.parameters.push_back(parameter);
     memory.push_back({.weight = way->model.weights[m].data()});
     keep->gradients.push_back(way->model.gradients[m].data());
-    way->flops += kernels::cpu::orthogonalize_flops(kernels::cpu::form_of(shape), shape, static_cast<int64_t>(steps));
+    way->flops += kernels::cpu::newton_schulz_flops(kernels::cpu::form_of(shape), shape, static_cast<int64_t>(steps));
   }
   keep->optimizer = std::make_unique<Optimizer>(problem, options, *keep->communicators[0], memory);
   way->step = [keep] { keep->optimizer->step(keep->gradients); };

@@ -94,7 +94,9 @@ function(muster_choose_cuda_sources list)
   if(MUSTER_CUDA)
     list(FILTER ${list} EXCLUDE REGEX "/src/kernels/cuda/no_cuda\\.cpp$")
   else()
-    list(FILTER ${list} EXCLUDE REGEX "/src/kernels/cuda/(cuda|queue)[^/]*\\.cpp$")
+    set(no_cuda ${PROJECT_SOURCE_DIR}/src/kernels/cuda/no_cuda.cpp)
+    list(FILTER ${list} EXCLUDE REGEX "/src/kernels/cuda/")
+    list(APPEND ${list} ${no_cuda})
   endif()
   set(${list} ${${list}} PARENT_SCOPE)
 endfunction()
@@ -104,10 +106,10 @@ function(muster_add_cuda_kernels)
   if(NOT MUSTER_CUDA)
     return()
   endif()
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/cuda/*.cu)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/cuda/*.cu)
   # The same bits as on the CPU: a product and a sum are rounded one by one there.
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cuda/apply_polished.cu
-    ${PROJECT_SOURCE_DIR}/src/kernels/cuda/elementwise.cu ${PROJECT_SOURCE_DIR}/src/kernels/cuda/values.cu
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cuda/newton_schulz/apply_orthogonalized.cu
+    ${PROJECT_SOURCE_DIR}/src/kernels/cuda/elementwise/elementwise.cu ${PROJECT_SOURCE_DIR}/src/kernels/cuda/elementwise/gradient_checks.cu
     PROPERTIES COMPILE_OPTIONS -fmad=false)
   add_library(muster_cuda OBJECT ${sources})
   target_include_directories(muster_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)

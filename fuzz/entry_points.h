@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/checkpoint_index.h"
+#include "engine/checkpoint/checkpoint_index.h"
 #include "model/build.h"
 #include "model/rules.h"
 #include "model/safetensors.h"

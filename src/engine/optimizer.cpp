@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "backends.h"
-#include "engine/group.h"
-#include "engine/lent.h"
 #include "engine/optimizer_impl.h"
+#include "engine/step/hyperparameters.h"
+#include "engine/step/lent.h"
 
 namespace muster {
 
@@ -89,7 +89,7 @@ void Optimizer::Impl::make_room() {
   const engine::StepInput input{none, 1, 1, control_->active(), control_->clip(), &*parameter_stats_};
   const engine::Program& all = program({});
   recorder_.start(0, false);
-  kernels_->stream()->make_room([&] {
+  kernels_->stream()->reserve_table([&] {
     control_->enqueue(none, options, kEverybody, ballots, link_);
     executor_->start(all);
     executor_->run(all, input, link_);
@@ -106,7 +106,7 @@ void Optimizer::Impl::give_up(std::string why) {
   if (executor_) executor_->abandon();
   if (kernels_ == nullptr || kernels_->stream() == nullptr) return;
   try {
-    kernels_->stream()->forget();
+    kernels_->stream()->drop_graphs();
   } catch (const DeviceError&) {  // what broke the step
   }
 }
@@ -164,13 +164,13 @@ const StepStats& Optimizer::Impl::step_on_host(std::span<void* const> gradients,
 }
 
 const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradients, const StepOptions& options) {
-  kernels::Stream& stream = *kernels_->stream();
-  settle(kernels::Stream::kStepsInFlight - 1);
+  kernels::AsyncDevice& stream = *kernels_->stream();
+  settle(kernels::AsyncDevice::kStepsInFlight - 1);
   const int64_t number = state_->steps + 1;
   const std::string what = fmt::format("step {}", number);
   if (stream.step() + 1 >= record_anew_) {
     settle(0);
-    or_break(what, [&] { stream.forget(); });
+    or_break(what, [&] { stream.drop_graphs(); });
     record_anew_ = kNever;
   }
   const size_t parameters = problem_.parameters.size();
@@ -196,13 +196,13 @@ const StepStats& Optimizer::Impl::step_on_stream(std::span<void* const> gradient
     do {
       recorder_.restart(number);
       stream.begin_step(record);
-      stream.sign(control_->kind(options, number));
-      if (stats != nullptr && !stream.replaying()) stats->start();
+      stream.add_to_key(control_->kind(options, number));
+      if (stats != nullptr && !stream.dry_run()) stats->start();
       control_->enqueue(gradients, options, number, ballots, link_);
       const engine::Program& own = program(control_->by_schedule(number));
       executor_->start(own);
       const auto run = [&] { executor_->run(own, input, link_); };
-      if (!stream.once(executor_->inputs(own, input), run)) executor_->count_traffic(own);
+      if (!stream.memoize(executor_->inputs(own, input), run)) executor_->count_traffic(own);
       if (stats != nullptr) stats->add_weights(*holdings_, memory_);
       control_->end_step(state_->updates());
     } while (!stream.end_step());
@@ -234,7 +234,7 @@ bool Optimizer::Impl::settle(size_t under_way) {
     const std::string what = fmt::format("step {}", step.number);
     or_break(what, [&] { link_.stream->watch([&] { return kernels_->stream()->done(step.stream_step); }, what); });
     under_way_.pop_front();
-    const std::span<const std::byte> sent = kernels_->stream()->sent(step.stream_step);
+    const std::span<const std::byte> sent = kernels_->stream()->read_back_of(step.stream_step);
     const bool told = !step.refusal.empty();
     std::string why = told ? fmt::format("{}: {}", what, step.refusal) : "";
     engine::Control::Outcome outcome{true, 0, 1};
@@ -246,7 +246,7 @@ bool Optimizer::Impl::settle(size_t under_way) {
     refused = !why.empty();
     // Ranks that disagreed may have recorded different steps. By then all of them know.
     if (refused && ranks_ > 1) {
-      record_anew_ = std::min(record_anew_, step.stream_step + kernels::Stream::kStepsInFlight);
+      record_anew_ = std::min(record_anew_, step.stream_step + kernels::AsyncDevice::kStepsInFlight);
     }
     if (refused && engine::Control::begun(sent)) {  // some waves were made, and some were not
       why = fmt::format("{} broke off: {}", what, why);
@@ -276,7 +276,7 @@ double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_
     return recorder_.stats.grad_norm;
   }
   settle(0);
-  kernels::Stream& stream = *kernels_->stream();
+  kernels::AsyncDevice& stream = *kernels_->stream();
   const engine::Ballots ballots = engine::fill_in(control_->question(number, *communicator_), gradients, options);
   const std::vector<void*> none(problem_.parameters.size());
   std::optional<engine::Lent<std::vector<Group>>> lent;
@@ -290,7 +290,7 @@ double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_
     link_.stream->watch([&] { return stream.done(stream.step()); }, what);
   });
   if (!ballots.refusal.empty()) throw InvalidArgument(fmt::format("step {}: {}", number, ballots.refusal));
-  return control_->read(stream.sent(stream.step()), options, number).norm;
+  return control_->read(stream.read_back_of(stream.step()), options, number).norm;
 }
 
 Optimizer::Optimizer(Problem problem, OptimizerOptions options, Communicator& communicator,

@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
-#include "engine/lent.h"
 #include "engine/optimizer_impl.h"
-#include "kernels/stream.h"
+#include "engine/step/lent.h"
+#include "kernels/async_device.h"
 
 namespace muster {
 
@@ -27,7 +27,7 @@ void Optimizer::Impl::begin_step(const StepOptions& options) {
     if (refusal.empty()) agreed_ = options_.groups;
     const engine::Lent lent(options_.groups, agreed_);
     overlap_->begin(number, program(control_->by_schedule(number)), link_, refusal);
-    or_break(fmt::format("step {}", number), [&] { kernels_->stream()->begin_parts(); });
+    or_break(fmt::format("step {}", number), [&] { kernels_->stream()->begin_piecewise(); });
   }
   recorder_.pause();
 }
@@ -40,7 +40,7 @@ void Optimizer::Impl::ready(int32_t parameter, void* gradient) {
   recorder_.resume();
   const std::string what = fmt::format("step {}", state_->steps + 1);
   or_break(what, [&] {
-    kernels::Stream* const stream = kernels_->stream();
+    kernels::AsyncDevice* const stream = kernels_->stream();
     if (stream == nullptr) return overlap_->advance();
     if (gradient == nullptr) return;    // what was enqueued goes on by itself
     const kernels::Part part(*stream);  // also where no wave can start: one that does later waits for this gradient
@@ -76,14 +76,14 @@ const StepStats& Optimizer::Impl::end_on_host(std::span<void* const> gradients, 
 }
 
 const StepStats& Optimizer::Impl::end_on_stream(std::span<void* const> gradients, const StepOptions& options) {
-  kernels::Stream& stream = *kernels_->stream();
+  kernels::AsyncDevice& stream = *kernels_->stream();
   const int64_t number = state_->steps + 1;
   const std::string what = fmt::format("step {}", number);
   recorder_.resume();
   const std::string refusal = overlap_->close(gradients, options);
   if (!refusal.empty() && ranks_ == 1 && !overlap_->changed()) {
     overlap_->drop();
-    stream.forget();
+    stream.drop_graphs();
     throw InvalidArgument(fmt::format("{}: {}", what, refusal));
   }
   or_break(what, [&] {

@@ -7,11 +7,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "engine/checkpoint.h"
-#include "engine/checkpoint_tensors.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_tensors.h"
 #include "engine/optimizer_impl.h"
-#include "engine/together.h"
-#include "engine/transfer.h"
+#include "engine/state/whole_tensor.h"
+#include "engine/step/fail_together.h"
 
 namespace muster {
 
@@ -35,7 +35,7 @@ void Optimizer::Impl::reconnect(Communicator& communicator) {
     overlap_->drop();
   }
   executor_->abandon();
-  if (kernels_->stream() != nullptr) kernels_->stream()->forget();
+  if (kernels_->stream() != nullptr) kernels_->stream()->drop_graphs();
   connect(communicator);
   engine::agree_on_plan(problem_, plan_, options_, memory_, *communicator_);
   // Where one rank broke off, another may have come through, or not have begun.

@@ -141,7 +141,7 @@ struct MatrixShape {
 };
 
 // A matrix is contiguous, row-major, and becomes its orthogonal factor in place, scaled by NorMuon if asked for.
-struct PolishOptions {
+struct OrthogonalizeOptions {
   struct Lines {
     LineAxis axis = LineAxis::kRows;  // one variance a row, or one a column
     double beta2 = 0.95;
@@ -152,7 +152,7 @@ struct PolishOptions {
   std::optional<Lines> normuon{};
 };
 
-struct PolishMatrix {
+struct UpdateMatrix {
   void* matrix = nullptr;
   float* variance = nullptr;  // one a line; starts at 0. Only NorMuon's
   const int32_t* active = nullptr;
@@ -229,7 +229,7 @@ struct HostRows {
   int64_t host_stride = 0;
 };
 
-class Stream;
+class AsyncDevice;
 
 class Kernels {
  public:
@@ -242,7 +242,7 @@ class Kernels {
   virtual void read(void* host, const void* device, const HostRows& rows) = 0;
   virtual void write(void* device, const void* host, const HostRows& rows) = 0;
   // Where calls return before their work is done. Null: they do not.
-  virtual Stream* stream() { return nullptr; }
+  virtual AsyncDevice* stream() { return nullptr; }
 
   // Work that is independent may go to different lanes, each of which keeps its order: lane(0) to lane(lanes() - 1)
   // start where the others have come to, and join_lanes() waits for all.
@@ -263,24 +263,25 @@ class Kernels {
   // the weights before an update there: the change that the update made.
   virtual void subtract_from_weights(WeightForm form, std::span<const ChangeBlock> blocks) = 0;
 
-  // Matrices that are polished at the same time, where the batch and the scratch have as many.
+  // Matrices that are orthogonalized at the same time, where the batch and the scratch have as many.
   virtual int64_t side_by_side() const { return 1; }
   // How many make a good batch; more do no good.
-  virtual int64_t polish_batch(MatrixShape) const { return std::numeric_limits<int64_t>::max(); }
+  virtual int64_t orthogonalize_batch(MatrixShape) const { return std::numeric_limits<int64_t>::max(); }
   // All the scratch that is worth having.
   virtual int64_t workspace_worth() const = 0;
   // Scratch for `batch` matrices of one shape, whatever the coefficients; with batch 1, the least any batch of that
   // shape needs.
-  virtual int64_t polish_workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const = 0;
-  virtual void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
-                      Workspace workspace) = 0;
+  virtual int64_t orthogonalize_workspace(MatrixShape shape, int64_t batch,
+                                          const OrthogonalizeOptions& options) const = 0;
+  virtual void orthogonalize(const OrthogonalizeOptions& options, MatrixShape shape,
+                             std::span<const UpdateMatrix> batch, Workspace workspace) = 0;
 
-  // polish, then apply of updates that lie in the matrices, with the same bits. What the matrices hold afterwards is
-  // undefined.
-  virtual void polish_and_apply(const PolishOptions& polish_options, MatrixShape shape,
-                                std::span<const PolishMatrix> batch, Workspace workspace,
-                                const ApplyOptions& apply_options, std::span<const ApplyBlock> blocks) {
-    polish(polish_options, shape, batch, workspace);
+  // orthogonalize, then apply of updates that lie in the matrices, with the same bits. What the matrices hold
+  // afterwards is undefined.
+  virtual void orthogonalize_and_apply(const OrthogonalizeOptions& orthogonalize_options, MatrixShape shape,
+                                       std::span<const UpdateMatrix> batch, Workspace workspace,
+                                       const ApplyOptions& apply_options, std::span<const ApplyBlock> blocks) {
+    orthogonalize(orthogonalize_options, shape, batch, workspace);
     apply(apply_options, blocks);
   }
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
-#include "plan/line_routes.h"
 #include "plan/replicas.h"
 #include "plan/shares.h"
+#include "plan/statistics_routes.h"
 
 namespace muster::plan {
 

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "muster/error.h"
-#include "plan/ledger.h"
+#include "plan/cost_model/rank_load.h"
 #include "plan/replicas.h"
 #include "plan/shares.h"
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <tuple>
 
-#include "plan/ledger.h"
+#include "plan/cost_model/rank_load.h"
 
 namespace muster::plan {
 

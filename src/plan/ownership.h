@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plan/catalog.h"
-#include "plan/cost_model.h"
+#include "plan/cost_model/cost_model.h"
 
 namespace muster::plan {
 

@@ -5,14 +5,15 @@
 
 #include <fmt/format.h>
 
+#include "base/hash.h"
 #include "muster/error.h"
-#include "plan/account.h"
 #include "plan/catalog.h"
-#include "plan/cost_model.h"
-#include "plan/hash.h"
+#include "plan/cost_model/cost_model.h"
+#include "plan/cost_model/plan_cost.h"
+#include "plan/plan_hash.h"
 #include "plan/replicas.h"
 #include "plan/shares.h"
-#include "plan/strategies.h"
+#include "plan/strategies/strategies.h"
 
 namespace muster {
 

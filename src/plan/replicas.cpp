@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "plan/cost_model.h"
-#include "plan/wide.h"
+#include "base/int128.h"
+#include "plan/cost_model/cost_model.h"
 
 namespace muster::plan {
 
@@ -46,7 +46,7 @@ std::vector<bool> worth_repeating(const Catalog& catalog, const CostTable& table
       saved -= one.in_receive + one.out_send;
       repeated += one.compute;
     }
-    classes[c] = Wide{repeated} * 100 <= Wide{saved} * exchange_percent;
+    classes[c] = base::Int128{repeated} * 100 <= base::Int128{saved} * exchange_percent;
   }
   return classes;
 }

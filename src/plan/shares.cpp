@@ -4,7 +4,7 @@
 #include <map>
 #include <tuple>
 
-#include "plan/wide.h"
+#include "base/int128.h"
 
 namespace muster::plan {
 
@@ -44,7 +44,7 @@ std::vector<int64_t> unit_ns(const Problem& problem, const CostModel& cost, cons
 
 void add_units(const ElementShare& share, const std::vector<int64_t>& units, std::vector<int64_t>& totals) {
   for (size_t i = 0; i < share.ranks.size(); ++i) {
-    totals[share.ranks[i]] += mul_div(share.cuts[i + 1] - share.cuts[i], units[i], kCostUnit);
+    totals[share.ranks[i]] += base::mul_div(share.cuts[i + 1] - share.cuts[i], units[i], kCostUnit);
   }
 }
 
@@ -54,16 +54,17 @@ std::vector<int64_t> fill(const std::vector<int64_t>& loads, const std::vector<i
   const int64_t most = (elements + n - 1) / n * kMostShares;
   auto room = [&](size_t i, int64_t level) {
     if (level <= loads[i]) return int64_t{0};
-    return static_cast<int64_t>(std::min<Wide>(most, Wide{level - loads[i]} * kCostUnit / units[i]));
+    return static_cast<int64_t>(std::min<base::Int128>(most, base::Int128{level - loads[i]} * kCostUnit / units[i]));
   };
   auto placed = [&](int64_t level) {
-    Wide sum = 0;
+    base::Int128 sum = 0;
     for (size_t i = 0; i < loads.size(); ++i) sum += room(i, level);
     return sum;
   };
   const int64_t dearest = *std::max_element(units.begin(), units.end());
   int64_t low = *std::min_element(loads.begin(), loads.end());
-  int64_t high = *std::max_element(loads.begin(), loads.end()) + mul_div(elements, dearest, kCostUnit) + dearest + 1;
+  int64_t high =
+      *std::max_element(loads.begin(), loads.end()) + base::mul_div(elements, dearest, kCostUnit) + dearest + 1;
   while (low < high) {
     const int64_t level = low + (high - low) / 2;
     if (placed(level) >= elements) {
@@ -150,7 +151,9 @@ StreamRange share_in_wave(const Plan& plan, const ElementShare& share, size_t i,
     const int64_t only = plan.elementwise == ElementwiseOrder::kFirst ? 0 : waves - 1;
     return wave == only ? StreamRange{begin, begin + size} : StreamRange{};
   }
-  auto at = [&](int64_t w) { return w == waves ? size : std::min(size, mul_div(size, w, waves) / kGrain * kGrain); };
+  auto at = [&](int64_t w) {
+    return w == waves ? size : std::min(size, base::mul_div(size, w, waves) / kGrain * kGrain);
+  };
   return {begin + at(wave), begin + at(wave + 1)};
 }
 

@@ -6,7 +6,7 @@
 
 #include "muster/plan.h"
 #include "plan/catalog.h"
-#include "plan/cost_model.h"
+#include "plan/cost_model/cost_model.h"
 
 namespace muster::plan {
 

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "plan/wide.h"
+#include "base/int128.h"
 
 namespace muster::plan {
 
@@ -65,7 +65,7 @@ std::vector<int32_t> Lineup::waves(int32_t count) const {
   std::vector<int32_t> used(count, 0);
   for (const int32_t i : item_of_) {
     const Item& item = items_[i];
-    wave.push_back(static_cast<int32_t>(mul_div(item.middle, count, 2 * total_.at(item.sequence))));
+    wave.push_back(static_cast<int32_t>(base::mul_div(item.middle, count, 2 * total_.at(item.sequence))));
     used[wave.back()] = 1;
   }
   std::exclusive_scan(used.begin(), used.end(), used.begin(), 0);

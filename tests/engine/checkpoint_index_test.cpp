@@ -1,4 +1,4 @@
-#include "engine/checkpoint_index.h"
+#include "engine/checkpoint/checkpoint_index.h"
 
 #include <filesystem>
 #include <fstream>

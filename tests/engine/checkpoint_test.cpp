@@ -1,4 +1,4 @@
-#include "engine/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 
 #include <csignal>
 #include <filesystem>

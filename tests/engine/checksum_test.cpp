@@ -1,4 +1,4 @@
-#include "engine/checksum.h"
+#include "engine/checkpoint/checksum.h"
 
 #include <cstring>
 #include <random>

@@ -10,8 +10,8 @@
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/newton_schulz.h"
 #include "kernels/cpu/normuon.h"
-#include "kernels/cpu/orthogonalize.h"
 #include "kernels/kernels.h"
 #include "reference/reference.h"
 
@@ -66,18 +66,18 @@ class Scratch {
   int64_t bytes_;
 };
 
-// The parts of polish, one by one.
+// The parts of orthogonalize, one by one.
 class CpuParts {
  public:
   explicit CpuParts(int threads = 1, const cpu::Elementwise& elementwise = cpu::best_elementwise())
       : elementwise_(elementwise), pool_(threads) {}
 
-  void orthogonalize(const cpu::OrthogonalizeOptions& options, MatrixShape shape,
-                     std::span<const cpu::MatrixPair> batch, Workspace workspace) {
-    cpu::orthogonalize({elementwise_, pool_, cpu::form_of(shape)}, options, shape, batch, workspace);
+  void orthogonalize(const cpu::NewtonSchulzOptions& options, MatrixShape shape, std::span<const cpu::MatrixPair> batch,
+                     Workspace workspace) {
+    cpu::newton_schulz({elementwise_, pool_, cpu::form_of(shape)}, options, shape, batch, workspace);
   }
   int64_t orthogonalize_workspace(MatrixShape shape) const {
-    return pool_.threads() * cpu::orthogonalize_matrix_bytes(cpu::form_of(shape), shape);
+    return pool_.threads() * cpu::newton_schulz_matrix_bytes(cpu::form_of(shape), shape);
   }
   void normuon(const cpu::NorMuonOptions& options, MatrixShape shape, std::span<const cpu::NorMuonMatrix> batch,
                Workspace workspace) {
@@ -93,13 +93,13 @@ class CpuParts {
 inline std::vector<float> orthogonalized(const Coefficients& set, MatrixShape shape, const std::vector<float>& input,
                                          cpu::Form form, int threads = 1) {
   cpu::ThreadPool pool(threads);
-  cpu::OrthogonalizeOptions options;
+  cpu::NewtonSchulzOptions options;
   options.coefficients = set;
   options.input = Dtype::kF32;
-  Scratch scratch(cpu::orthogonalize_matrix_bytes(form, shape));
+  Scratch scratch(cpu::newton_schulz_matrix_bytes(form, shape));
   std::vector<float> output(input.size());
   const cpu::MatrixPair pair{input.data(), output.data()};
-  cpu::orthogonalize({cpu::best_elementwise(), pool, form}, options, shape, std::span(&pair, 1), scratch.get());
+  cpu::newton_schulz({cpu::best_elementwise(), pool, form}, options, shape, std::span(&pair, 1), scratch.get());
   return output;
 }
 

@@ -1,5 +1,3 @@
-#include "kernels/cpu/orthogonalize.h"
-
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -7,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "kernel_support.h"
+#include "kernels/cpu/newton_schulz.h"
 #include "muster/error.h"
 #include "support/reference_options.h"
 
@@ -74,13 +73,13 @@ TEST(Orthogonalize, TheFormDependsOnTheShapeAlone) {
 TEST(Orthogonalize, AMatrixGivesTheSameBitsInEveryBatch) {
   for (const MatrixShape shape : {MatrixShape{1, 12}, {6, 12}, {64, 65}, {130, 400}, {400, 130}, {260, 260}}) {
     const size_t size = static_cast<size_t>(shape.rows * shape.columns);
-    cpu::OrthogonalizeOptions options{.coefficients = coefficients("polar_express_tight")};
+    cpu::NewtonSchulzOptions options{.coefficients = coefficients("polar_express_tight")};
     std::vector<std::vector<uint16_t>> inputs;
     std::vector<std::vector<uint32_t>> expected;
     for (uint32_t m = 0; m < 7; ++m) {
       inputs.push_back(to_bf16(random_values(shape.rows * shape.columns, m)));
       std::vector<float> output(size);
-      Scratch scratch(cpu::orthogonalize_matrix_bytes(cpu::form_of(shape), shape));
+      Scratch scratch(cpu::newton_schulz_matrix_bytes(cpu::form_of(shape), shape));
       const cpu::MatrixPair pair{inputs.back().data(), output.data()};
       CpuParts().orthogonalize(options, shape, std::span(&pair, 1), scratch.get());
       expected.emplace_back(size);
@@ -99,7 +98,7 @@ TEST(Orthogonalize, AMatrixGivesTheSameBitsInEveryBatch) {
               shifted.back().insert(shifted.back().begin(), 0);  // off by two bytes
             }
             for (size_t m = 0; m < batch; ++m) pairs.push_back({shifted[m].data() + 1, outputs[m].data() + 1});
-            Scratch scratch(room * cpu::orthogonalize_matrix_bytes(cpu::form_of(shape), shape));
+            Scratch scratch(room * cpu::newton_schulz_matrix_bytes(cpu::form_of(shape), shape));
             kernels.orthogonalize(options, shape, pairs, scratch.get());
             for (size_t m = 0; m < batch; ++m) {
               ASSERT_EQ(std::memcmp(outputs[m].data() + 1, expected[m].data(), size * 4), 0)
@@ -118,7 +117,7 @@ TEST(Orthogonalize, WritesBf16RoundedOnceAndMayWriteOverItsInput) {
   const std::vector<uint16_t> input = to_bf16(random_values(70 * 200, 8));
   CpuParts kernels(2);
   Scratch scratch(kernels.orthogonalize_workspace(shape));
-  cpu::OrthogonalizeOptions options{.coefficients = coefficients("jordan")};
+  cpu::NewtonSchulzOptions options{.coefficients = coefficients("jordan")};
   std::vector<float> exact(input.size());
   const cpu::MatrixPair to_f32{input.data(), exact.data()};
   kernels.orthogonalize(options, shape, std::span(&to_f32, 1), scratch.get());
@@ -188,7 +187,7 @@ TEST(Orthogonalize, TheScaleOfTheInputDoesNotMatter) {
 TEST(Orthogonalize, EpsShrinksWhatIsSmall) {
   const std::vector<float> input = random_values(72, 9, 1e-6f);
   const Coefficients set = coefficients("jordan");
-  cpu::OrthogonalizeOptions options{.coefficients = set, .eps = 1e-5, .input = Dtype::kF32};
+  cpu::NewtonSchulzOptions options{.coefficients = set, .eps = 1e-5, .input = Dtype::kF32};
   CpuParts kernels;
   Scratch scratch(kernels.orthogonalize_workspace({6, 12}));
   std::vector<float> output(72);
@@ -200,7 +199,7 @@ TEST(Orthogonalize, EpsShrinksWhatIsSmall) {
 
 TEST(Orthogonalize, SaysWhichWorkspaceItExpected) {
   CpuParts kernels;
-  const cpu::OrthogonalizeOptions options{.coefficients = coefficients("jordan")};
+  const cpu::NewtonSchulzOptions options{.coefficients = coefficients("jordan")};
   const cpu::MatrixPair pair{};
   EXPECT_THROW(kernels.orthogonalize(options, {8, 8}, std::span(&pair, 1), {}), InvalidArgument);
   EXPECT_NO_THROW(kernels.orthogonalize(options, {8, 8}, {}, {}));
@@ -210,8 +209,8 @@ TEST(Orthogonalize, CountsTheFlopsOfBothForms) {
   // In units of n^3: 20 for square ones, 14 + 6 r for the ratio r, and the diagonals (n + 1 of n).
   const double cube = 768.0 * 768 * 768;
   const double symmetric = 769.0 / 768;
-  EXPECT_NEAR(cpu::orthogonalize_flops(Form::kStandard, {768, 768}, 5) / cube, 10 * symmetric + 10, 1e-9);
-  EXPECT_NEAR(cpu::orthogonalize_flops(Form::kGram, {768, 3072}, 5) / cube, (14 + 8) * symmetric + 16, 1e-9);
+  EXPECT_NEAR(cpu::newton_schulz_flops(Form::kStandard, {768, 768}, 5) / cube, 10 * symmetric + 10, 1e-9);
+  EXPECT_NEAR(cpu::newton_schulz_flops(Form::kGram, {768, 3072}, 5) / cube, (14 + 8) * symmetric + 16, 1e-9);
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
-#include "plan/hash.h"
+#include "base/hash.h"
 
 #include <functional>
 #include <set>
 
 #include <gtest/gtest.h>
 
+#include "plan/plan_hash.h"
 #include "support/problems.h"
 
 namespace muster::plan {

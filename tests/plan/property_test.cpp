@@ -4,8 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include "base/hash.h"
 #include "muster/error.h"
-#include "plan/hash.h"
+#include "plan/plan_hash.h"
 #include "plan/replicas.h"
 #include "support/check_plan.h"
 #include "support/random_problem.h"

@@ -1,8 +1,8 @@
 // How good the plans are: against the peers' rules, and the planner's own running sums against the full account.
 #include <gtest/gtest.h>
 
-#include "plan/account.h"
-#include "plan/ledger.h"
+#include "plan/cost_model/plan_cost.h"
+#include "plan/cost_model/rank_load.h"
 #include "plan/replicas.h"
 #include "plan/shares.h"
 #include "support/problems.h"

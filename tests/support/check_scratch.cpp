@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "plan/line_routes.h"
+#include "plan/statistics_routes.h"
 
 namespace muster::test {
 

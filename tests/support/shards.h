@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/state_slice.h"
+#include "engine/state/state_slice.h"
 
 namespace muster::test {
 

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "backends.h"
-#include "engine/recorder.h"
+#include "engine/step/recorder.h"
 
 namespace muster::run {
 namespace {

@@ -13,12 +13,12 @@
 #include <nlohmann/json.hpp>
 
 #include "backends.h"
-#include "engine/device_bytes.h"
-#include "engine/host_bridge.h"
+#include "engine/state/device_buffer.h"
+#include "engine/step/host_bridge.h"
+#include "kernels/async_device.h"
 #include "kernels/kernels.h"
-#include "kernels/stream.h"
 #include "muster/error.h"
-#include "plan/cost_model.h"
+#include "plan/cost_model/cost_model.h"
 
 namespace muster::run {
 namespace {
@@ -168,19 +168,19 @@ class Tuner {
   double orthogonalize_seconds(MatrixShape shape, int64_t batch, int repeats, int calls = 1) {
     const int64_t elements = shape.rows * shape.columns;
     const int64_t width = byte_size(sizes_.wire);
-    const kernels::PolishOptions options{coefficients("polar_express"), sizes_.wire, {}};
+    const kernels::OrthogonalizeOptions options{coefficients("polar_express"), sizes_.wire, {}};
     const int64_t scratch =
-        std::max(kernels_->polish_workspace(shape, 1, options),
-                 std::min(kernels_->polish_workspace(shape, batch, options), kernels_->workspace_worth()));
+        std::max(kernels_->orthogonalize_workspace(shape, 1, options),
+                 std::min(kernels_->orthogonalize_workspace(shape, batch, options), kernels_->workspace_worth()));
     const DeviceBytes matrices = allocate(elements * batch * width);
     const DeviceBytes workspace = allocate(scratch);
     if (matrices.data() == nullptr || workspace.data() == nullptr) return -1;
     fill(matrices, elements * batch);
-    std::vector<kernels::PolishMatrix> list;
+    std::vector<kernels::UpdateMatrix> list;
     for (int64_t m = 0; m < batch; ++m) list.push_back({matrices.data() + m * elements * width, nullptr, nullptr});
     return timed(repeats, [&] {
       as_step([&] {
-        for (int i = 0; i < calls; ++i) kernels_->polish(options, shape, list, {workspace.data(), scratch});
+        for (int i = 0; i < calls; ++i) kernels_->orthogonalize(options, shape, list, {workspace.data(), scratch});
       });
     });
   }
@@ -267,8 +267,8 @@ class Tuner {
     if (stream_ == nullptr) return communicator_.exchange(sends, receives, "tune exchange");
     void* const beside = stream_->fork();
     const int64_t numbers[] = {peers, bytes, reinterpret_cast<intptr_t>(buffers_.data())};
-    stream_->sign(numbers);
-    if (!stream_->replaying()) link_->exchange(sends, receives, "tune exchange", beside);
+    stream_->add_to_key(numbers);
+    if (!stream_->dry_run()) link_->exchange(sends, receives, "tune exchange", beside);
     return nullptr;
   }
   double exchange_seconds(int repeats, int32_t peers, int64_t bytes) {
@@ -276,7 +276,7 @@ class Tuner {
   }
   void finish(const std::unique_ptr<Request>& request) {
     if (request != nullptr) request->wait();
-    if (stream_ != nullptr) stream_->join(stream_->mark());
+    if (stream_ != nullptr) stream_->join(stream_->record_event());
   }
 
   // exchange + m * message: from exchanges without any message and with one to every other rank.
@@ -329,7 +329,7 @@ class Tuner {
   const TuneOptions& options_;
   const Sizes sizes_;
   const std::unique_ptr<kernels::Kernels> kernels_;
-  kernels::Stream* const stream_;       // null: calls return when their work is done
+  kernels::AsyncDevice* const stream_;  // null: calls return when their work is done
   StreamCommunicator* link_ = nullptr;  // for exchanges there
   std::optional<engine::HostBridge> bridge_;
   DeviceBytes flag_;

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/device_bytes.h"
+#include "engine/state/device_buffer.h"
 #include "layout/partition.h"
 #include "muster/optimizer.h"
 #include "run/spectrum.h"

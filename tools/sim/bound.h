@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "plan/catalog.h"
-#include "plan/cost_model.h"
+#include "plan/cost_model/cost_model.h"
 #include "sim/cluster.h"
 
 namespace muster::sim {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/activity.h"
 #include "plan/catalog.h"
+#include "plan/cost_model/wave_work.h"
 #include "plan/scratch.h"
 
 namespace muster::sim {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/activity.h"
+#include "plan/cost_model/wave_work.h"
 #include "sim/cluster.h"
 
 namespace muster::sim {

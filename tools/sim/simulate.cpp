@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "plan/account.h"
-#include "plan/activity.h"
+#include "plan/cost_model/plan_cost.h"
+#include "plan/cost_model/wave_work.h"
 #include "plan/replicas.h"
 #include "sim/bound.h"
 #include "sim/memory.h"

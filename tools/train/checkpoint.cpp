@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "engine/file.h"
-#include "engine/together.h"
+#include "base/file.h"
+#include "engine/step/fail_together.h"
 #include "model/file.h"
 #include "muster/error.h"
 
@@ -64,11 +64,11 @@ void commit(const std::string& directory, const Position& position) {
   const std::string temporary = in(directory, kTemporary);
   const std::string text = to_text(position);
   fs::remove(temporary);
-  engine::File file = engine::File::create(temporary);
+  base::File file = base::File::create(temporary);
   file.write_at(0, text.data(), std::ssize(text));
   file.finish();
-  if (std::rename(temporary.c_str(), in(directory, kFile).c_str()) != 0) engine::fail_system("write", directory);
-  engine::sync_directory(directory);
+  if (std::rename(temporary.c_str(), in(directory, kFile).c_str()) != 0) base::fail_system("write", directory);
+  base::sync_directory(directory);
   for (const char* const state : kStates) {
     std::error_code ignored;  // what cannot be removed is in nobody's way
     if (state != position.state) fs::remove_all(in(directory, state), ignored);
@@ -83,9 +83,9 @@ Position read_position(const std::string& directory) {
   try {
     return from_json(Json::parse(text));
   } catch (const Json::exception& error) {
-    throw InvalidArgument(fmt::format("{}: {}", engine::path_text(path), error.what()));
+    throw InvalidArgument(fmt::format("{}: {}", base::path_text(path), error.what()));
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("{}: {}", engine::path_text(path), error.what()));
+    throw InvalidArgument(fmt::format("{}: {}", base::path_text(path), error.what()));
   }
 }
 
@@ -95,14 +95,14 @@ void make_folder(const std::string& directory, Communicator& communicator) {
     std::error_code error;
     fs::create_directories(directory, error);
     if (error) {
-      throw InvalidArgument(fmt::format("--save: cannot create {}: {}", engine::path_text(directory), error.message()));
+      throw InvalidArgument(fmt::format("--save: cannot create {}: {}", base::path_text(directory), error.message()));
     }
     // Better now than when there is something to lose.
     try {
       free_state(directory);
       const std::string probe = in(directory, kTemporary);
       fs::remove(probe);
-      engine::File::create(probe);
+      base::File::create(probe);
       fs::remove(probe);
     } catch (const std::exception& broken) {
       throw InvalidArgument(fmt::format("--save: {}", broken.what()));
@@ -126,7 +126,7 @@ void save(const std::string& directory, Position position, Trainer& trainer, Com
 void load(const std::string& directory, const Position& position, Trainer& trainer) {
   trainer.load(in(directory, position.state));
   if (trainer.steps() != std::ssize(position.losses)) {
-    throw InvalidArgument(fmt::format("{}: {} losses, but the optimizer made {} steps", engine::path_text(directory),
+    throw InvalidArgument(fmt::format("{}: {} losses, but the optimizer made {} steps", base::path_text(directory),
                                       position.losses.size(), trainer.steps()));
   }
 }

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/runtime/cuda_check.h"
 
 namespace muster::comm::nccl {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/newton_schulz.h"
 #include "kernels/cpu/normuon.h"
-#include "kernels/cpu/orthogonalize.h"
 #include "kernels/cpu/pieces.h"
 #include "kernels/cpu/thread_pool.h"
 #include "muster/error.h"
@@ -200,21 +200,23 @@ class CpuKernels final : public Kernels {
   // Two matrices of 3072 x 768 on two threads take 90 MiB.
   int64_t workspace_worth() const override { return (int64_t{48} << 20) * pool_.threads(); }
 
-  int64_t polish_workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const override {
-    const int64_t bytes = std::min<int64_t>(batch, pool_.threads()) * orthogonalize_matrix_bytes(form_of(shape), shape);
+  int64_t orthogonalize_workspace(MatrixShape shape, int64_t batch,
+                                  const OrthogonalizeOptions& options) const override {
+    const int64_t bytes = std::min<int64_t>(batch, pool_.threads()) * newton_schulz_matrix_bytes(form_of(shape), shape);
     if (!options.normuon) return bytes;
     return batch * orthogonal_bytes(shape) + std::max(bytes, batch * normuon_matrix_bytes(shape));
   }
 
   // NorMuon sees the factor before it is rounded.
-  void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
-              Workspace workspace) override {
+  void orthogonalize(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const UpdateMatrix> batch,
+                     Workspace workspace) override {
     check_dtype(options.wire, "wire");
     const int64_t o_bytes = options.normuon ? orthogonal_bytes(shape) : 0;
     const int64_t all_bytes = static_cast<int64_t>(batch.size()) * o_bytes;
     auto* const scratch = static_cast<char*>(workspace.data);
     const Workspace rest{scratch + all_bytes, workspace.bytes - all_bytes};
-    if (rest.bytes < 0) throw InvalidArgument("polish: workspace of " + std::to_string(workspace.bytes) + " bytes");
+    if (rest.bytes < 0)
+      throw InvalidArgument("orthogonalize: workspace of " + std::to_string(workspace.bytes) + " bytes");
     std::vector<MatrixPair> pairs;
     std::vector<NorMuonMatrix> scaled;
     for (size_t i = 0; i < batch.size(); ++i) {
@@ -224,7 +226,7 @@ class CpuKernels final : public Kernels {
       scaled.push_back({static_cast<const float*>(o), batch[i].variance, batch[i].matrix});
     }
     const Dtype output = options.normuon ? Dtype::kF32 : options.wire;
-    orthogonalize({elementwise_, pool_, form_of(shape)}, {options.coefficients, 0, options.wire, output}, shape, pairs,
+    newton_schulz({elementwise_, pool_, form_of(shape)}, {options.coefficients, 0, options.wire, output}, shape, pairs,
                   rest);
     if (!options.normuon) return;
     const auto& [axis, beta2, eps] = *options.normuon;

@@ -5,15 +5,15 @@
 
 #include <nvtx3/nvToolsExt.h>
 
-#include "kernels/cuda/apply_polished.h"
-#include "kernels/cuda/copies.h"
-#include "kernels/cuda/cuda_devices.h"
-#include "kernels/cuda/decisions.h"
-#include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/polish.h"
-#include "kernels/cuda/queue.h"
-#include "kernels/cuda/values.h"
-#include "kernels/stream.h"
+#include "kernels/async_device.h"
+#include "kernels/cuda/elementwise/copies.h"
+#include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/elementwise/gradient_checks.h"
+#include "kernels/cuda/newton_schulz/apply_orthogonalized.h"
+#include "kernels/cuda/newton_schulz/orthogonalizer.h"
+#include "kernels/cuda/runtime/cuda_devices.h"
+#include "kernels/cuda/runtime/decisions.h"
+#include "kernels/cuda/runtime/queue.h"
 #include "muster/error.h"
 
 namespace muster::kernels {
@@ -40,10 +40,10 @@ std::optional<cudaStream_t> stream_of(const CudaOptions& options) {
   return static_cast<cudaStream_t>(*options.stream);
 }
 
-class CudaKernels final : public Kernels, public Stream {
+class CudaKernels final : public Kernels, public AsyncDevice {
  public:
   explicit CudaKernels(const CudaOptions& options)
-      : device_(options.device), queue_(stream_of(options)), polisher_(options.device) {
+      : device_(options.device), queue_(stream_of(options)), orthogonalizer_(options.device) {
     check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_), "device");
   }
 
@@ -63,7 +63,7 @@ class CudaKernels final : public Kernels, public Stream {
   void write(void* device, const void* host, const HostRows& rows) override {
     transfer(device, rows.device_stride, host, rows.host_stride, rows, cudaMemcpyHostToDevice);
   }
-  Stream* stream() override { return this; }
+  AsyncDevice* stream() override { return this; }
 
   int lanes() const override { return Queue::kLanes; }
   void lane(int lane) override { queue_.lane(lane); }
@@ -89,24 +89,28 @@ class CudaKernels final : public Kernels, public Stream {
     cuda::subtract_from_weights(form, blocks, queue_);
   }
 
-  int64_t polish_batch(MatrixShape shape) const override { return cuda::polish_batch(shape, multiprocessors_); }
+  int64_t orthogonalize_batch(MatrixShape shape) const override {
+    return cuda::orthogonalize_batch(shape, multiprocessors_);
+  }
   int64_t workspace_worth() const override { return int64_t{1} << 30; }
-  int64_t polish_workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const override {
-    return polisher_.workspace(shape, batch, options);
+  int64_t orthogonalize_workspace(MatrixShape shape, int64_t batch,
+                                  const OrthogonalizeOptions& options) const override {
+    return orthogonalizer_.workspace(shape, batch, options);
   }
-  void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
-              Workspace workspace) override {
-    polisher_.run(options, shape, batch, workspace, queue_);
+  void orthogonalize(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const UpdateMatrix> batch,
+                     Workspace workspace) override {
+    orthogonalizer_.run(options, shape, batch, workspace, queue_);
   }
-  void polish_and_apply(const PolishOptions& polish_options, MatrixShape shape, std::span<const PolishMatrix> batch,
-                        Workspace workspace, const ApplyOptions& apply_options,
-                        std::span<const ApplyBlock> blocks) override {
+  void orthogonalize_and_apply(const OrthogonalizeOptions& orthogonalize_options, MatrixShape shape,
+                               std::span<const UpdateMatrix> batch, Workspace workspace,
+                               const ApplyOptions& apply_options, std::span<const ApplyBlock> blocks) override {
     const auto own = cuda::in_matrices(apply_options, shape, batch, blocks);
-    if (!own.has_value() || polish_options.wire != apply_options.wire) {
-      return Kernels::polish_and_apply(polish_options, shape, batch, workspace, apply_options, blocks);
+    if (!own.has_value() || orthogonalize_options.wire != apply_options.wire) {
+      return Kernels::orthogonalize_and_apply(orthogonalize_options, shape, batch, workspace, apply_options, blocks);
     }
-    polisher_.run(polish_options, shape, batch, workspace, queue_,
-                  [&](const Polished& polished) { cuda::apply(apply_options, polished, *own, queue_); });
+    orthogonalizer_.run(
+        orthogonalize_options, shape, batch, workspace, queue_,
+        [&](const Orthogonalized& orthogonalized) { cuda::apply(apply_options, orthogonalized, *own, queue_); });
   }
 
   void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {
@@ -131,11 +135,11 @@ class CudaKernels final : public Kernels, public Stream {
     if (done) in_step_.reset();
     return done;
   }
-  void make_room(const std::function<void()>& calls) override {
+  void reserve_table(const std::function<void()>& calls) override {
     const OnDevice here(device_);
     queue_.make_room(calls);
   }
-  void begin_parts() override {
+  void begin_piecewise() override {
     const OnDevice here(device_);
     queue_.begin_parts();
   }
@@ -144,26 +148,28 @@ class CudaKernels final : public Kernels, public Stream {
     queue_.wait_for_caller();
   }
   void pause() noexcept override { in_step_.reset(); }
-  bool replaying() const override { return queue_.probing(); }
-  void forget() override {
+  bool dry_run() const override { return queue_.probing(); }
+  void drop_graphs() override {
     in_step_.reset();
     const OnDevice here(device_);
     queue_.forget();
   }
   void follow(void* caller) override { queue_.follow(static_cast<cudaStream_t>(caller)); }
-  void sign(std::span<const int64_t> numbers) override { queue_.sign(numbers); }
-  int64_t kind_of(const Coefficients& coefficients) const override { return polisher_.kind_of(coefficients); }
+  void add_to_key(std::span<const int64_t> numbers) override { queue_.sign(numbers); }
+  int64_t call_pattern(const Coefficients& coefficients) const override {
+    return orthogonalizer_.kind_of(coefficients);
+  }
   void* fork() override { return queue_.fork(); }
-  int mark() override { return queue_.mark(); }
+  int record_event() override { return queue_.mark(); }
   void join(int mark) override { queue_.join(mark); }
   void* main() override { return queue_.main(); }
 
-  bool once(std::span<const int64_t> inputs, const std::function<void()>& calls) override {
+  bool memoize(std::span<const int64_t> inputs, const std::function<void()>& calls) override {
     return queue_.once(inputs, {}, calls);
   }
 
-  const Rates* put(std::span<const Rates> rates) override { return queue_.put(rates); }
-  void put(int64_t* device, std::span<const int64_t> words) override {
+  const Rates* upload(std::span<const Rates> rates) override { return queue_.put(rates); }
+  void upload(int64_t* device, std::span<const int64_t> words) override {
     const int64_t* const from = queue_.put(words);
     queue_.launch("put", {address(device), static_cast<int64_t>(words.size())}, [&](cudaStream_t stream) {
       check(cudaMemcpyAsync(device, from, words.size_bytes(), cudaMemcpyDeviceToDevice, stream), "put");
@@ -186,18 +192,18 @@ class CudaKernels final : public Kernels, public Stream {
   }
   void count(std::span<const int32_t> active, int64_t* updates) override { cuda::count(active, updates, queue_); }
 
-  void send(const void* device, int64_t bytes) override { queue_.send(device, bytes); }
+  void read_back(const void* device, int64_t bytes) override { queue_.send(device, bytes); }
   int64_t launches() const override { return queue_.launches(); }
   bool replayed() const override { return queue_.replayed(); }
   bool idle() override { return queue_.idle(); }
   int64_t step() const override { return queue_.step(); }
   bool done(int64_t step) override { return queue_.done(step); }
-  std::span<const std::byte> sent(int64_t step) const override { return queue_.sent(step); }
+  std::span<const std::byte> read_back_of(int64_t step) const override { return queue_.sent(step); }
 
-  int stamp(bool exchanges) override { return queue_.stamp(exchanges); }
-  std::vector<int64_t> stamps_ns() override { return queue_.stamps_ns(); }
-  void push(const std::string& name) override { nvtxRangePushA(name.c_str()); }
-  void pop() noexcept override { nvtxRangePop(); }
+  int record_time(bool exchanges) override { return queue_.stamp(exchanges); }
+  std::vector<int64_t> times_ns() override { return queue_.stamps_ns(); }
+  void push_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }
+  void pop_range() noexcept override { nvtxRangePop(); }
 
  private:
   void transfer(void* to, int64_t to_stride, const void* from, int64_t from_stride, const HostRows& rows,
@@ -219,7 +225,7 @@ class CudaKernels final : public Kernels, public Stream {
   const int device_;
   std::optional<OnDevice> in_step_;
   Queue queue_;
-  Polisher polisher_;
+  Orthogonalizer orthogonalizer_;
   int multiprocessors_ = 1;
 };
 

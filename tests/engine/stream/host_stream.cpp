@@ -9,9 +9,9 @@
 #include <set>
 
 #include "backends.h"
-#include "engine/recorder.h"
+#include "engine/step/recorder.h"
 #include "engine/stream/host_queue.h"
-#include "kernels/stream.h"
+#include "kernels/async_device.h"
 #include "muster/error.h"
 
 namespace muster {
@@ -26,7 +26,7 @@ std::vector<T> own(std::span<const T> values) {
   return {values.begin(), values.end()};
 }
 
-class HostStream final : public Kernels, public Stream {
+class HostStream final : public Kernels, public AsyncDevice {
  public:
   explicit HostStream(std::optional<void*> caller) { follow(caller.value_or(nullptr)); }
 
@@ -36,16 +36,16 @@ class HostStream final : public Kernels, public Stream {
     cpu_->release(data);
   }
   void read(void* host, const void* device, const HostRows& rows) override {
-    if (replaying()) throw Internal("a read that a recorded step would not repeat");
+    if (dry_run()) throw Internal("a read that a recorded step would not repeat");
     queue_.wait();
     cpu_->read(host, device, rows);
   }
   void write(void* device, const void* host, const HostRows& rows) override {
-    if (replaying()) throw Internal("a write that a recorded step would not repeat");
+    if (dry_run()) throw Internal("a write that a recorded step would not repeat");
     queue_.wait();
     cpu_->write(device, host, rows);
   }
-  Stream* stream() override { return this; }
+  AsyncDevice* stream() override { return this; }
 
   void copy(int64_t width, std::span<const CopyBlock> blocks) override {
     later([=, this, blocks = own(blocks)] { cpu_->copy(width, blocks); });
@@ -72,12 +72,13 @@ class HostStream final : public Kernels, public Stream {
     later([=, this, blocks = own(blocks)] { cpu_->subtract_from_weights(form, blocks); });
   }
   int64_t workspace_worth() const override { return cpu_->workspace_worth(); }
-  int64_t polish_workspace(MatrixShape shape, int64_t batch, const PolishOptions& options) const override {
-    return cpu_->polish_workspace(shape, batch, options);
+  int64_t orthogonalize_workspace(MatrixShape shape, int64_t batch,
+                                  const OrthogonalizeOptions& options) const override {
+    return cpu_->orthogonalize_workspace(shape, batch, options);
   }
-  void polish(const PolishOptions& options, MatrixShape shape, std::span<const PolishMatrix> batch,
-              Workspace workspace) override {
-    later([=, this, batch = own(batch)] { cpu_->polish(options, shape, batch, workspace); });
+  void orthogonalize(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const UpdateMatrix> batch,
+                     Workspace workspace) override {
+    later([=, this, batch = own(batch)] { cpu_->orthogonalize(options, shape, batch, workspace); });
   }
   void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {
     later([=, this, blocks = own(blocks)] { cpu_->sum_squares(dtype, blocks, words); });
@@ -114,14 +115,14 @@ class HostStream final : public Kernels, public Stream {
     if (caller_ != nullptr) caller_->add(queue_.arrived());
     return true;
   }
-  void make_room(const std::function<void()>& calls) override {
+  void reserve_table(const std::function<void()>& calls) override {
     if (mode_ != Mode::kIdle || step_ > 0) throw Internal("room is made before the first step");
     mode_ = Mode::kProbe;
     start_over();
     calls();
     mode_ = Mode::kIdle;
   }
-  void begin_parts() override {
+  void begin_piecewise() override {
     if (mode_ != Mode::kIdle) throw Internal("a step within a step");
     ++step_;
     record_ = false;
@@ -136,8 +137,8 @@ class HostStream final : public Kernels, public Stream {
   void pause() noexcept override {
     if (mode_ == Mode::kEager) mode_ = Mode::kPaused;
   }
-  bool replaying() const override { return mode_ == Mode::kProbe; }
-  void forget() override {
+  bool dry_run() const override { return mode_ == Mode::kProbe; }
+  void drop_graphs() override {
     if (ranges_ != 0) throw Internal("a range that nobody has closed");
     mode_ = Mode::kIdle;
     keeping_ = false;
@@ -149,10 +150,10 @@ class HostStream final : public Kernels, public Stream {
     done_ = step_;
   }
   void follow(void* caller) override { caller_ = static_cast<test::HostQueue*>(caller); }
-  void sign(std::span<const int64_t> numbers) override {
+  void add_to_key(std::span<const int64_t> numbers) override {
     signature_.insert(signature_.end(), numbers.begin(), numbers.end());
   }
-  int64_t kind_of(const Coefficients& coefficients) const override {
+  int64_t call_pattern(const Coefficients& coefficients) const override {
     return std::ssize(coefficients.steps) << 2 | static_cast<int64_t>(coefficients.rescale);
   }
 
@@ -161,12 +162,12 @@ class HostStream final : public Kernels, public Stream {
     exchanged_ = true;
     return &queue_;
   }
-  int mark() override { return 0; }
+  int record_event() override { return 0; }
   void join(int) override {}
   void* main() override { return &queue_; }
 
-  bool once(std::span<const int64_t> inputs, const std::function<void()>& calls) override {
-    if (!record_ || replaying()) {
+  bool memoize(std::span<const int64_t> inputs, const std::function<void()>& calls) override {
+    if (!record_ || dry_run()) {
       calls();
       return true;
     }
@@ -185,12 +186,12 @@ class HostStream final : public Kernels, public Stream {
     return true;
   }
 
-  const Rates* put(std::span<const Rates> rates) override {
+  const Rates* upload(std::span<const Rates> rates) override {
     rates_.resize(rates.size());
     later([this, rates = own(rates)] { std::ranges::copy(rates, rates_.begin()); });
     return rates_.data();
   }
-  void put(int64_t* device, std::span<const int64_t> words) override {
+  void upload(int64_t* device, std::span<const int64_t> words) override {
     later([device, words = own(words)] { std::copy(words.begin(), words.end(), device); });
   }
   void clear(void* device, int64_t bytes) override {
@@ -230,7 +231,7 @@ class HostStream final : public Kernels, public Stream {
     });
   }
 
-  void send(const void* device, int64_t bytes) override {
+  void read_back(const void* device, int64_t bytes) override {
     send_from_ = {static_cast<const std::byte*>(device), static_cast<size_t>(bytes)};
   }
   int64_t launches() const override { return launches_; }
@@ -238,18 +239,18 @@ class HostStream final : public Kernels, public Stream {
   int64_t step() const override { return step_; }
   bool idle() override { return queue_.idle(); }
   bool done(int64_t step) override { return done_ >= step || !queue_.error().empty(); }
-  std::span<const std::byte> sent(int64_t step) const override { return sent_[step % kStepsInFlight]; }
-  int stamp(bool) override {
+  std::span<const std::byte> read_back_of(int64_t step) const override { return sent_[step % kStepsInFlight]; }
+  int record_time(bool) override {
     const int number = stamps_++;
-    if (!replaying()) queue_.add([this] { times_.push_back(engine::now_ns()); });
+    if (!dry_run()) queue_.add([this] { times_.push_back(engine::now_ns()); });
     return number;
   }
-  std::vector<int64_t> stamps_ns() override {
+  std::vector<int64_t> times_ns() override {
     queue_.wait();
     return times_;
   }
-  void push(const std::string&) override { ++ranges_; }
-  void pop() noexcept override { --ranges_; }
+  void push_range(const std::string&) override { ++ranges_; }
+  void pop_range() noexcept override { --ranges_; }
 
  private:
   enum class Mode : uint8_t { kIdle, kProbe, kEager, kPaused };
@@ -266,7 +267,7 @@ class HostStream final : public Kernels, public Stream {
   template <typename Work>
   void later(Work work) {
     if (mode_ == Mode::kPaused) throw Internal("a call between the parts of a step");
-    if (replaying()) return;
+    if (dry_run()) return;
     ++launches_;
     if (keeping_) kept_.push_back(work);
     queue_.add(std::move(work));

@@ -1,4 +1,4 @@
-#include "kernels/cuda/copies.h"
+#include "kernels/cuda/elementwise/copies.h"
 
 #include <gtest/gtest.h>
 

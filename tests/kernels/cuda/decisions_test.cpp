@@ -1,4 +1,4 @@
-#include "kernels/cuda/decisions.h"
+#include "kernels/cuda/runtime/decisions.h"
 
 #include <cmath>
 #include <limits>

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/runtime/cuda_check.h"
 
 namespace muster::kernels::cuda {
 

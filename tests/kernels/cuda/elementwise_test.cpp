@@ -1,5 +1,5 @@
 // The device gives the bits of the CPU.
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 
 #include <gtest/gtest.h>
 

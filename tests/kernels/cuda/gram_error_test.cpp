@@ -3,38 +3,38 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/cuda_cublas.h"
-#include "polishing.h"
+#include "kernels/cuda/newton_schulz/cuda_cublas.h"
+#include "orthogonalizing.h"
 
 namespace muster::kernels::cuda {
 namespace {
 
-using GramError = PolishTest;
+using GramError = OrthogonalizeTest;
 
 struct Measured {
   std::vector<Values> results;
   std::vector<double> errors;
 };
 
-// Polishes three matrices, of which the second is not measured and the third sits out.
-Measured measured(const PolishOptions& options, MatrixShape shape, const std::vector<Values>& inputs,
-                  Polisher::Products products) {
+// Orthogonalizes three matrices, of which the second is not measured and the third sits out.
+Measured measured(const OrthogonalizeOptions& options, MatrixShape shape, const std::vector<Values>& inputs,
+                  Orthogonalizer::Products products) {
   Queue queue(nullptr);
-  Polisher polisher(0, products);
+  Orthogonalizer orthogonalizer(0, products);
   const OnDevice batch(options.wire, Place::kEven, inputs);
   const size_t count = inputs.size();
   const DeviceVector<double> errors(std::vector<double>(count, -1));
   const DeviceVector<float> variances(Values(count * static_cast<size_t>(std::max(shape.rows, shape.columns))));
   const DeviceVector<int32_t> active(std::vector<int32_t>{1, 1, 0});
-  std::vector<PolishMatrix> matrices;
+  std::vector<UpdateMatrix> matrices;
   for (size_t m = 0; m < count; ++m) {
     float* const variance = variances.data() + m * static_cast<size_t>(std::max(shape.rows, shape.columns));
     matrices.push_back({batch.at(m), variance, active.data() + m, m == 1 ? nullptr : errors.data() + m});
   }
-  const int64_t bytes = polisher.workspace(shape, static_cast<int64_t>(count), options);
+  const int64_t bytes = orthogonalizer.workspace(shape, static_cast<int64_t>(count), options);
   const DeviceVector<std::byte> workspace(static_cast<size_t>(bytes));
   settle();
-  polisher.run(options, shape, matrices, {workspace.data(), bytes}, queue);
+  orthogonalizer.run(options, shape, matrices, {workspace.data(), bytes}, queue);
   queue.synchronize();
   Measured out;
   for (size_t m = 0; m < count; ++m) out.results.push_back(batch.read(m));
@@ -66,24 +66,24 @@ struct Exact {
   double norm = 0;
 };
 
-void check_shape(MatrixShape shape, Dtype wire, Polisher::Products products) {
-  PolishOptions plain;
+void check_shape(MatrixShape shape, Dtype wire, Orthogonalizer::Products products) {
+  OrthogonalizeOptions plain;
   plain.coefficients = coefficients("polar_express");
   plain.wire = Dtype::kF32;
   std::vector<Values> inputs;
   for (unsigned seed = 0; seed < 3; ++seed) inputs.push_back(random_matrix(shape, seed));
-  const Exact exact(polished(plain, shape, inputs, Place::kEven, products)[0], shape);
+  const Exact exact(orthogonalized(plain, shape, inputs, Place::kEven, products)[0], shape);
   for (const bool normuon : {false, true}) {
-    PolishOptions options = plain;
+    OrthogonalizeOptions options = plain;
     options.wire = wire;
-    if (normuon) options.normuon = PolishOptions::Lines{LineAxis::kRows, 0.9, 1e-8};
+    if (normuon) options.normuon = OrthogonalizeOptions::Lines{LineAxis::kRows, 0.9, 1e-8};
     const Measured got = measured(options, shape, inputs, products);
     // The Gram matrix is rounded to 8 bits of mantissa, or to 11.
     EXPECT_NEAR(std::sqrt(got.errors[0]), exact.error, std::ldexp(exact.norm, -9) + 1e-6) << normuon;
     EXPECT_EQ(got.errors[1], -1) << "was not asked for";
     EXPECT_EQ(got.errors[2], -1) << "sits out";
     if (normuon) continue;
-    EXPECT_EQ(got.results[0], polished(options, shape, inputs, Place::kEven, products)[0]) << "changes nothing";
+    EXPECT_EQ(got.results[0], orthogonalized(options, shape, inputs, Place::kEven, products)[0]) << "changes nothing";
   }
 }
 
@@ -91,8 +91,8 @@ TEST_F(GramError, IsTheErrorOfTheFactorBeforeNorMuon) {
   for (const MatrixShape shape : {MatrixShape{128, 128}, {96, 384}, {384, 96}, {33, 257}, {70, 61}, {1, 40}}) {
     for (const Dtype wire : {Dtype::kBf16, Dtype::kF32}) {
       SCOPED_TRACE(std::to_string(shape.rows) + "x" + std::to_string(shape.columns));
-      check_shape(shape, wire, Polisher::Products::kBest);
-      if (Cublas::available()) check_shape(shape, wire, Polisher::Products::kCublas);
+      check_shape(shape, wire, Orthogonalizer::Products::kBest);
+      if (Cublas::available()) check_shape(shape, wire, Orthogonalizer::Products::kCublas);
     }
   }
 }

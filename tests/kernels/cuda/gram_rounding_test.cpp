@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/orthogonalize.h"
-#include "polishing.h"
+#include "kernels/cuda/newton_schulz/newton_schulz.h"
+#include "orthogonalizing.h"
 #include "spectra.h"
 
 namespace muster::kernels::cuda {

@@ -1,29 +1,29 @@
-#include "kernels/cuda/normuon.h"
+#include "kernels/cuda/newton_schulz/normuon.h"
 
 #include <cmath>
 #include <memory>
 
 #include <gtest/gtest.h>
 
-#include "polishing.h"
+#include "orthogonalizing.h"
 #include "reference/reference.h"
 
 namespace muster::kernels::cuda {
 namespace {
 
-using NorMuonOnDevice = PolishTest;
+using NorMuonOnDevice = OrthogonalizeTest;
 
 // A batch with its variances and flags, which go through steps.
 class Steps {
  public:
-  Steps(const PolishOptions& options, MatrixShape shape, size_t count, Place place)
+  Steps(const OrthogonalizeOptions& options, MatrixShape shape, size_t count, Place place)
       : options_(options),
         shape_(shape),
         count_(count),
         batch_(options.wire, place, std::vector<Values>(count, random_matrix(shape, 0))),
         variances_(Values(count * lines())),
         active_(std::vector<int32_t>(count, 1)),
-        bytes_(polisher_.workspace(shape, static_cast<int64_t>(count), options)),
+        bytes_(orthogonalizer_.workspace(shape, static_cast<int64_t>(count), options)),
         workspace_(static_cast<size_t>(bytes_)) {
     for (size_t m = 0; m < count; ++m) {
       matrices_.push_back({batch_.at(m), variances_.data() + m * lines(), active_.data() + m});
@@ -46,7 +46,7 @@ class Steps {
     do {
       if (recorded) queue_.begin_step(true);
       queue_.lane(1);
-      polisher_.run(options_, shape_, matrices_, {workspace_.data(), bytes_}, queue_);
+      orthogonalizer_.run(options_, shape_, matrices_, {workspace_.data(), bytes_}, queue_);
       queue_.join_lanes();
     } while (recorded && !queue_.end_step());
     queue_.synchronize();
@@ -60,24 +60,24 @@ class Steps {
   int64_t graphs() const { return queue_.graphs(); }
 
  private:
-  PolishOptions options_;
+  OrthogonalizeOptions options_;
   MatrixShape shape_;
   size_t count_;
   Queue queue_{nullptr};
-  Polisher polisher_{0};
+  Orthogonalizer orthogonalizer_{0};
   OnDevice batch_;
   DeviceVector<float> variances_;
   DeviceVector<int32_t> active_;
   int64_t bytes_;
   DeviceVector<std::byte> workspace_;
-  std::vector<PolishMatrix> matrices_;
+  std::vector<UpdateMatrix> matrices_;
 };
 
-PolishOptions options_of(LineAxis axis, Dtype wire) {
-  PolishOptions options;
+OrthogonalizeOptions options_of(LineAxis axis, Dtype wire) {
+  OrthogonalizeOptions options;
   options.coefficients = coefficients("polar_express_safe");
   options.wire = wire;
-  options.normuon = PolishOptions::Lines{axis, 0.9, 1e-8};
+  options.normuon = OrthogonalizeOptions::Lines{axis, 0.9, 1e-8};
   return options;
 }
 
@@ -94,8 +94,8 @@ TEST_F(NorMuonOnDevice, IsTheReferenceOfWhatWasOrthogonalized) {
     for (const LineAxis axis : {LineAxis::kRows, LineAxis::kColumns}) {
       SCOPED_TRACE(std::to_string(shape.rows) + "x" + std::to_string(shape.columns) +
                    (axis == LineAxis::kRows ? " rows" : " columns"));
-      const PolishOptions options = options_of(axis, Dtype::kF32);
-      PolishOptions plain = options;
+      const OrthogonalizeOptions options = options_of(axis, Dtype::kF32);
+      OrthogonalizeOptions plain = options;
       plain.normuon.reset();
       Steps steps(options, shape, 2, Place::kEven);
       reference::NorMuonOptions reference_options;
@@ -105,7 +105,7 @@ TEST_F(NorMuonOnDevice, IsTheReferenceOfWhatWasOrthogonalized) {
       std::vector<reference::Vector> variances(2, reference::Vector(steps.lines()));
       for (unsigned step = 1; step <= 3; ++step) {
         const std::vector<Values> inputs = random_batch(shape, 2, step);
-        const std::vector<Values> o = polished(plain, shape, inputs);  // f32 has the values of the 16 bits
+        const std::vector<Values> o = orthogonalized(plain, shape, inputs);  // f32 has the values of the 16 bits
         steps.run(inputs, false);
         for (size_t m = 0; m < 2; ++m) {
           const reference::Matrix exact = reference::normuon(
@@ -141,13 +141,13 @@ TEST_F(NorMuonOnDevice, RoundsToTheWireOnce) {
   }
 }
 
-class NorMuonAs : public PolishTest, public testing::WithParamInterface<MatrixShape> {};
+class NorMuonAs : public OrthogonalizeTest, public testing::WithParamInterface<MatrixShape> {};
 
 TEST_P(NorMuonAs, GivesAMatrixTheSameBitsInAnyBatchPlaceAndRecording) {
   constexpr size_t kCount = 5;
   const MatrixShape shape = GetParam();
   for (const LineAxis axis : {LineAxis::kRows, LineAxis::kColumns}) {
-    PolishOptions options = options_of(axis, Dtype::kBf16);
+    OrthogonalizeOptions options = options_of(axis, Dtype::kBf16);
     options.coefficients = one_iteration();
     Steps even(options, shape, kCount, Place::kEven);
     Steps uneven(options, shape, kCount, Place::kUneven);

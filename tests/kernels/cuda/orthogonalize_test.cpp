@@ -1,12 +1,11 @@
-#include "kernels/cuda/orthogonalize.h"
-
 #include <cmath>
 #include <limits>
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/cuda_cublas.h"
-#include "polishing.h"
+#include "kernels/cuda/newton_schulz/cuda_cublas.h"
+#include "kernels/cuda/newton_schulz/newton_schulz.h"
+#include "orthogonalizing.h"
 #include "reference/reference.h"
 #include "spectra.h"
 #include "support/reference_options.h"
@@ -14,10 +13,10 @@
 namespace muster::kernels::cuda {
 namespace {
 
-using Orthogonalize = PolishTest;
+using Orthogonalize = OrthogonalizeTest;
 
-PolishOptions with(std::string_view set, Dtype wire) {
-  PolishOptions options;
+OrthogonalizeOptions with(std::string_view set, Dtype wire) {
+  OrthogonalizeOptions options;
   options.coefficients = coefficients(set);
   options.wire = wire;
   return options;
@@ -69,7 +68,7 @@ TEST_F(Orthogonalize, IsAsGoodAsTheReferenceForEveryShapeSetAndDtype) {
       for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
         SCOPED_TRACE(std::string(name) + " " + std::to_string(shape.rows) + "x" + std::to_string(shape.columns) +
                      (wire == Dtype::kF32 ? " f32" : " bf16"));
-        const reference::Matrix ours = exactly(shape, polished(with(name, wire), shape, {input})[0]);
+        const reference::Matrix ours = exactly(shape, orthogonalized(with(name, wire), shape, {input})[0]);
         // The polynomials magnify rounding, cans most: its slope at 1 is 22. Steps in half precision leave a digit of
         // what float64 gets, and singular values as near to 1 as those of the set are anyway: within 0.13, of cans 0.2,
         // or where more, jordan's.
@@ -86,7 +85,7 @@ TEST_F(Orthogonalize, IsAsGoodAsTheReferenceForAnyNumberOfSteps) {
   for (const MatrixShape shape : {MatrixShape{6, 6}, {6, 12}, {96, 96}, {96, 384}, {384, 96}}) {
     for (const auto rescale : {Coefficients::Rescale::kNone, Coefficients::Rescale::kGram}) {
       const Values input = random_matrix(shape, 5);
-      PolishOptions options = with("jordan", Dtype::kBf16);
+      OrthogonalizeOptions options = with("jordan", Dtype::kBf16);
       options.coefficients.rescale = rescale;
       options.coefficients.safety = 1.25;
       for (; !options.coefficients.steps.empty(); options.coefficients.steps.pop_back()) {
@@ -95,7 +94,7 @@ TEST_F(Orthogonalize, IsAsGoodAsTheReferenceForAnyNumberOfSteps) {
                      (rescale == Coefficients::Rescale::kGram ? ", by the Gram norm" : ""));
         EXPECT_EQ(form_of(shape, options.coefficients), long_enough_for_gram(shape) ? Form::kGram : Form::kStandard);
         const reference::Matrix exact = expected(options.coefficients, shape, input);
-        const reference::Matrix ours = exactly(shape, polished(options, shape, {input})[0]);
+        const reference::Matrix ours = exactly(shape, orthogonalized(options, shape, {input})[0]);
         EXPECT_LT(distance(ours, exact), 0.05);  // emulated: 0.002 to 0.032, and 0.06 or more if a scale is off
       }
     }
@@ -124,7 +123,7 @@ TEST_P(SpectraAs, LeaveSingularValuesBounded) {
     for (const double smallest : {1.0, 1e-3, 1e-6, 1e-9}) {
       for (const int64_t rank : {int64_t{2}, int64_t{10}, shape.rows / 2, shape.rows}) {
         SCOPED_TRACE(std::string(name) + " down to " + std::to_string(smallest) + ", rank " + std::to_string(rank));
-        const Values result = polished(with(name, Dtype::kBf16), shape, {decaying(shape, smallest, rank)})[0];
+        const Values result = orthogonalized(with(name, Dtype::kBf16), shape, {decaying(shape, smallest, rank)})[0];
         EXPECT_LT(spectral_norm(exactly(shape, result)), 1.5);  // as in gram_rounding_test.cpp
       }
     }
@@ -158,11 +157,11 @@ TEST_P(OrthogonalizeAs, GivesAMatrixTheSameBitsInAnyBatchAndPlace) {
       SCOPED_TRACE(name);
       std::vector<Values> inputs;
       for (unsigned seed = 0; seed < batch; ++seed) inputs.push_back(random_matrix(shape, seed));
-      const auto together = polished(with(name, wire), shape, inputs);
-      EXPECT_EQ(polished(with(name, wire), shape, inputs, Place::kUneven), together);
-      EXPECT_EQ(polished(with(name, wire), shape, inputs, Place::kOdd), together);
+      const auto together = orthogonalized(with(name, wire), shape, inputs);
+      EXPECT_EQ(orthogonalized(with(name, wire), shape, inputs, Place::kUneven), together);
+      EXPECT_EQ(orthogonalized(with(name, wire), shape, inputs, Place::kOdd), together);
       for (const size_t i : {size_t{0}, size_t{64}, size_t{batch - 1}}) {
-        EXPECT_EQ(polished(with(name, wire), shape, {inputs[i]})[0], together[i]);
+        EXPECT_EQ(orthogonalized(with(name, wire), shape, {inputs[i]})[0], together[i]);
       }
     }
   }
@@ -177,31 +176,31 @@ INSTANTIATE_TEST_SUITE_P(Shapes, OrthogonalizeAs,
 TEST_F(Orthogonalize, GivesALargeMatrixTheSameBitsInAnyPlace) {
   const MatrixShape shape{2112, 2056};
   const std::vector<Values> inputs{random_matrix(shape, 1), random_matrix(shape, 2)};
-  PolishOptions options = with("polar_express_safe", Dtype::kBf16);
+  OrthogonalizeOptions options = with("polar_express_safe", Dtype::kBf16);
   options.coefficients = one_iteration();
-  const auto together = polished(options, shape, inputs);
-  EXPECT_EQ(polished(options, shape, inputs, Place::kOdd), together);
-  EXPECT_EQ(polished(options, shape, {inputs[1]})[0], together[1]);
+  const auto together = orthogonalized(options, shape, inputs);
+  EXPECT_EQ(orthogonalized(options, shape, inputs, Place::kOdd), together);
+  EXPECT_EQ(orthogonalized(options, shape, {inputs[1]})[0], together[1]);
 }
 
 TEST_F(Orthogonalize, LeavesZeroAlone) {
   for (const MatrixShape shape : {MatrixShape{64, 64}, {32, 128}, {7, 9}}) {
     for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
       const Values zero(static_cast<size_t>(shape.rows * shape.columns));
-      EXPECT_EQ(polished(with("polar_express_tight", wire), shape, {zero})[0], zero);
+      EXPECT_EQ(orthogonalized(with("polar_express_tight", wire), shape, {zero})[0], zero);
     }
   }
 }
 
 // An update of zeros would hide it.
 TEST_F(Orthogonalize, PassesAnInfinityOn) {
-  for (const auto products : {Polisher::Products::kBest, Polisher::Products::kCublas}) {
-    if (products == Polisher::Products::kCublas && !Cublas::available()) continue;
+  for (const auto products : {Orthogonalizer::Products::kBest, Orthogonalizer::Products::kCublas}) {
+    if (products == Orthogonalizer::Products::kCublas && !Cublas::available()) continue;
     for (const MatrixShape shape : {MatrixShape{64, 64}, {32, 128}}) {
       Values input = random_matrix(shape, 3);
       input[7] = std::numeric_limits<float>::infinity();
       const Values result =
-          polished(with("polar_express_tight", Dtype::kBf16), shape, {input}, Place::kEven, products)[0];
+          orthogonalized(with("polar_express_tight", Dtype::kBf16), shape, {input}, Place::kEven, products)[0];
       for (const float value : result) ASSERT_TRUE(std::isnan(value)) << shape.rows;
     }
   }
@@ -211,11 +210,11 @@ TEST_F(Orthogonalize, DoesNotMindTheScale) {
   for (const MatrixShape shape : {MatrixShape{64, 64}, {32, 128}, {33, 47}}) {
     for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
       const Values input = random_matrix(shape, 3);
-      const Values usual = polished(with("polar_express_tight", wire), shape, {input})[0];
+      const Values usual = orthogonalized(with("polar_express_tight", wire), shape, {input})[0];
       for (const int exponent : {-90, -40, -20, 20, 40, 90}) {
         Values scaled = input;
         for (float& value : scaled) value = std::ldexp(value, exponent);
-        EXPECT_EQ(polished(with("polar_express_tight", wire), shape, {scaled})[0], usual) << exponent;
+        EXPECT_EQ(orthogonalized(with("polar_express_tight", wire), shape, {scaled})[0], usual) << exponent;
       }
     }
   }
@@ -223,21 +222,21 @@ TEST_F(Orthogonalize, DoesNotMindTheScale) {
 
 TEST_F(Orthogonalize, MakesDoWithTheLeastWorkspace) {
   const MatrixShape shape{96, 384};
-  const PolishOptions options = with("polar_express_tight", Dtype::kBf16);
+  const OrthogonalizeOptions options = with("polar_express_tight", Dtype::kBf16);
   std::vector<Values> inputs;
   for (unsigned seed = 0; seed < 5; ++seed) inputs.push_back(random_matrix(shape, seed));
   Queue queue(nullptr);
-  Polisher polisher(0);
+  Orthogonalizer orthogonalizer(0);
   const OnDevice batch(options.wire, Place::kEven, inputs);
-  std::vector<PolishMatrix> matrices;
+  std::vector<UpdateMatrix> matrices;
   for (size_t m = 0; m < inputs.size(); ++m) matrices.push_back({batch.at(m), nullptr, nullptr});
-  const int64_t bytes = polisher.workspace(shape, 1, options);
+  const int64_t bytes = orthogonalizer.workspace(shape, 1, options);
   const DeviceVector<std::byte> workspace(static_cast<size_t>(bytes));
   settle();
-  EXPECT_THROW(polisher.run(options, shape, matrices, {workspace.data(), bytes - 1}, queue), InvalidArgument);
-  polisher.run(options, shape, matrices, {workspace.data(), bytes}, queue);
+  EXPECT_THROW(orthogonalizer.run(options, shape, matrices, {workspace.data(), bytes - 1}, queue), InvalidArgument);
+  orthogonalizer.run(options, shape, matrices, {workspace.data(), bytes}, queue);
   queue.synchronize();
-  const auto together = polished(options, shape, inputs);
+  const auto together = orthogonalized(options, shape, inputs);
   for (size_t m = 0; m < inputs.size(); ++m) EXPECT_EQ(batch.read(m), together[m]);
 }
 
@@ -245,11 +244,12 @@ TEST_F(Orthogonalize, IsWhatCublasMakesOfItButForRounding) {
   if (!Cublas::available()) GTEST_SKIP() << "no cuBLAS";
   for (const MatrixShape shape : {MatrixShape{256, 256}, {70, 130}, {96, 384}, {384, 96}}) {
     SCOPED_TRACE(std::to_string(shape.rows) + "x" + std::to_string(shape.columns));
-    const PolishOptions options = with("polar_express_tight", Dtype::kBf16);
+    const OrthogonalizeOptions options = with("polar_express_tight", Dtype::kBf16);
     const std::vector<Values> inputs{random_matrix(shape, 1), random_matrix(shape, 2)};
-    const auto ours = polished(options, shape, inputs);
-    const auto theirs = polished(options, shape, inputs, Place::kEven, Polisher::Products::kCublas);
-    EXPECT_EQ(polished(options, shape, {inputs[1]}, Place::kOdd, Polisher::Products::kCublas)[0], theirs[1]);
+    const auto ours = orthogonalized(options, shape, inputs);
+    const auto theirs = orthogonalized(options, shape, inputs, Place::kEven, Orthogonalizer::Products::kCublas);
+    EXPECT_EQ(orthogonalized(options, shape, {inputs[1]}, Place::kOdd, Orthogonalizer::Products::kCublas)[0],
+              theirs[1]);
     for (size_t m = 0; m < inputs.size(); ++m) {
       double error = 0;
       double norm = 0;
@@ -263,11 +263,11 @@ TEST_F(Orthogonalize, IsWhatCublasMakesOfItButForRounding) {
 }
 
 TEST(Batches, FillTheDeviceAndFitIntoMemory) {
-  EXPECT_EQ(polish_batch({768, 768}, 132), 25);
-  EXPECT_EQ(polish_batch({3072, 768}, 132), 25);
-  EXPECT_EQ(polish_batch({11008, 4096}, 132), 2);
-  EXPECT_EQ(polish_batch({1, 1}, 132), 528);
-  EXPECT_EQ(polish_batch({65536, 65536}, 132), 1);
+  EXPECT_EQ(orthogonalize_batch({768, 768}, 132), 25);
+  EXPECT_EQ(orthogonalize_batch({3072, 768}, 132), 25);
+  EXPECT_EQ(orthogonalize_batch({11008, 4096}, 132), 2);
+  EXPECT_EQ(orthogonalize_batch({1, 1}, 132), 528);
+  EXPECT_EQ(orthogonalize_batch({65536, 65536}, 132), 1);
 }
 
 }  // namespace

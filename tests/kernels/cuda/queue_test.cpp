@@ -1,11 +1,11 @@
 // A step that is recorded and replayed does what it does when carried out call by call.
-#include "kernels/cuda/queue.h"
+#include "kernels/cuda/runtime/queue.h"
 
 #include <bit>
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "twin.h"
 
 namespace muster::kernels::cuda {

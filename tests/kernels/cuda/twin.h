@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device_memory.h"
-#include "kernels/cuda/queue.h"
+#include "kernels/cuda/runtime/queue.h"
 #include "muster/problem.h"
 
 namespace muster::kernels::cuda {

@@ -1,0 +1,88 @@
+#include "engine/step/hyperparameters.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "base/hash.h"
+#include "muster/error.h"
+
+namespace muster {
+
+namespace {
+
+constexpr size_t kMostSteps = 64;
+
+void require(bool good, std::string_view field, double value, std::string_view expected) {
+  if (!good) throw InvalidArgument(fmt::format("{} {}: expected {}", field, value, expected));
+}
+
+}  // namespace
+
+void validate(const Group& group) {
+  const auto at_least_0 = [](std::string_view field, double value) {
+    require(std::isfinite(value) && value >= 0, field, value, "a finite number, at least 0");
+  };
+  const auto below_1 = [](std::string_view field, double value) {
+    require(value >= 0 && value < 1, field, value, "0 to below 1");
+  };
+  at_least_0("lr", group.lr);
+  at_least_0("weight_decay", group.weight_decay);
+  at_least_0("eps", group.eps);
+  below_1("momentum", group.momentum);
+  below_1("beta1", group.beta1);
+  below_1("beta2", group.beta2);
+  if (group.every < 1) throw InvalidArgument(fmt::format("every {}: expected at least 1", group.every));
+  const Coefficients& set = group.coefficients;
+  if (set.steps.empty() || set.steps.size() > kMostSteps) {
+    throw InvalidArgument(
+        fmt::format("coefficients \"{}\": {} steps, expected 1 to {}", set.name, set.steps.size(), kMostSteps));
+  }
+  for (const Coefficients::Step& step : set.steps) {
+    for (const double value : {step.a, step.b, step.c}) {
+      require(std::isfinite(value), "coefficient", value, "a finite number");
+    }
+  }
+  require(std::isfinite(set.safety) && set.safety > 0, "safety", set.safety, "a finite number above 0");
+}
+
+namespace engine {
+
+bool all_valid(const std::vector<Group>& groups) {
+  return std::ranges::all_of(groups, [](const Group& group) {
+    try {
+      validate(group);
+    } catch (const InvalidArgument&) {
+      return false;
+    }
+    return true;
+  });
+}
+
+uint64_t fingerprint(const Group& group) {
+  base::Hash print;
+  print.add(fingerprint_but_rates(group));
+  for (const double value : {group.lr, group.weight_decay, group.momentum}) print.add(value);
+  return print.value();
+}
+
+uint64_t fingerprint_but_rates(const Group& group) {
+  base::Hash print;
+  for (const double value : {group.beta1, group.beta2, group.eps, group.coefficients.safety}) print.add(value);
+  for (const int64_t value : {static_cast<int64_t>(group.decay), group.every, static_cast<int64_t>(group.momentum_form),
+                              static_cast<int64_t>(group.nesterov), static_cast<int64_t>(group.scale),
+                              static_cast<int64_t>(group.coefficients.rescale)}) {
+    print.add(value);
+  }
+  for (const Coefficients::Step& step : group.coefficients.steps) {
+    print.add(step.a);
+    print.add(step.b);
+    print.add(step.c);
+  }
+  return print.value();
+}
+
+}  // namespace engine
+
+}  // namespace muster

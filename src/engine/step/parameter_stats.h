@@ -1,0 +1,72 @@
+// Statistics per parameter of one step (StepOptions::parameter_stats): the size of gradients, changes and weights, and
+// how far updates are from orthogonal.
+//
+// They are summed where the step computes, exactly or at one rank only, so that they have the same bits under every
+// layout. Nothing is allocated before the first step that asks for them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/state/device_buffer.h"
+#include "engine/step/agreement.h"
+#include "kernels/kernels.h"
+#include "muster/communicator.h"
+#include "muster/optimizer.h"
+#include "plan/catalog.h"
+
+namespace muster::engine {
+
+class ParameterStatsCollector {
+ public:
+  // An update of more elements than this is watched piece by piece: the weights before it are kept, 4 bytes each.
+  static constexpr int64_t kPieceElements = int64_t{1} << 22;
+
+  ParameterStatsCollector(const plan::Catalog& catalog, kernels::Kernels& kernels)
+      : catalog_(catalog), kernels_(kernels) {}
+
+  // Before a step: allocates what is missing and clears all sums. Not called before a dry run of a device, which
+  // launches nothing: all pointers are null then.
+  void start();
+
+  // Where the kernels write the error of a matrix (UpdateMatrix::gram_error). Null for a matrix of -1.
+  double* gram_error(int32_t matrix) const {
+    return matrix < 0 || errors_.size() == 0 ? nullptr : errors_.as<double>() + matrix;
+  }
+
+  // Calls update(), which changes the weights of a block of at most kPieceElements, or one row, and adds the squares of
+  // the change to those of the parameter.
+  struct Watched {
+    int32_t parameter = 0;
+    WeightForm form = WeightForm::kF32;
+    kernels::ChangeBlock block{};  // its `values` are the collector's
+  };
+  template <typename Update>
+  void watch(Watched watched, const Update& update) {
+    keep_weights(watched);
+    update();
+    add_change(watched);
+  }
+
+  // After the step: the weights of parameters that this rank stands for.
+  void add_weights(const Holdings& holdings, std::span<const ParameterMemory> memory);
+
+  // Sums over the ranks, to all but the gradient norms of `out`. All ranks together; waits for the device.
+  void report(Communicator& communicator, const std::string& label, std::vector<ParameterStats>& out);
+
+ private:
+  void keep_weights(Watched& watched);
+  void add_change(const Watched& watched);
+  int64_t* changes() const { return sums_.as<int64_t>(); }
+  int64_t* weights() const;
+
+  const plan::Catalog& catalog_;
+  kernels::Kernels& kernels_;
+  DeviceBytes sums_;    // one SumOfSquares per parameter for the changes, then one for the weights
+  DeviceBytes errors_;  // one double per matrix
+  DeviceBytes kept_;    // weights before an update
+};
+
+}  // namespace muster::engine

@@ -1,0 +1,114 @@
+// Weights of every form, for kernels that change them block by block. Everything has internal linkage, as the values it
+// is made of (elementwise_values.h).
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/elementwise/block_loop.cuh"
+
+namespace muster::kernels::cuda {
+namespace {
+
+// Elements a thread takes at a time: 16 bytes of f32, so that a warp's accesses are contiguous in every operand.
+constexpr int kVector = 4;
+constexpr int kAhead = 2;
+
+// A chunk of weights. What its elements are is left to cpu::Weights, which is given those a thread has in registers.
+template <WeightForm kForm>
+struct WeightOperand {
+  using Data = std::conditional_t<kForm == WeightForm::kF32, float, cpu::Bf16>;
+  using Extra = std::conditional_t<kForm == WeightForm::kBf16Master, float, uint16_t>;
+  static constexpr bool kHasExtra = kForm == WeightForm::kBf16Master || kForm == WeightForm::kBf16Mantissa;
+
+  template <int N>
+  struct Values {
+    Data data[N];
+    Extra extra[N];
+  };
+
+  Operand<Data> data;
+  Operand<Extra> extra;
+  uint64_t key;
+  int64_t first_index;
+  int64_t row_index_stride;
+
+  __device__ WeightOperand(const WeightBlock& block, const Rounding& rounding, const Chunk& chunk)
+      : data(static_cast<Data*>(block.data), block.stride, chunk),
+        extra(static_cast<Extra*>(block.extra), block.stride, chunk),
+        key(cpu::rounding_key(rounding, block.stream)),
+        first_index(block.first_index + chunk.row * block.row_index_stride + chunk.column),
+        row_index_stride(block.row_index_stride) {}
+
+  template <int N>
+  __device__ bool aligned(const Chunk& chunk) const {
+    return data.template aligned<N>(chunk) && (!kHasExtra || extra.template aligned<N>(chunk));
+  }
+  template <int N>
+  __device__ void read(Place p, Values<N>& v) const {
+    read_once(v.data, data.at(p));
+    if constexpr (kHasExtra) read_once(v.extra, extra.at(p));
+  }
+  // f(i, weight i).
+  template <int N, typename F>
+  __device__ static void for_each(Values<N>& v, const F& f) {
+    WeightBlock local;
+    local.data = v.data;
+    local.extra = v.extra;
+    const cpu::Weights<kForm> weights(local, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < N; ++i) f(i, weights.get(i));
+  }
+  // Weight i becomes f(i, weight i).
+  template <int N, typename F>
+  __device__ void write(Place p, Values<N>& v, const F& f) const {
+    WeightBlock local;
+    local.data = v.data;
+    local.extra = v.extra;
+    const cpu::Weights<kForm> weights(local, 0, key,
+                                      static_cast<uint64_t>(first_index + p.row * row_index_stride + p.column));
+#pragma unroll
+    for (int i = 0; i < N; ++i) weights.set(i, f(i, weights.get(i)));
+    write_once(data.at(p), v.data);
+    if constexpr (kHasExtra) write_once(extra.at(p), v.extra);
+  }
+};
+
+template <typename Body, typename Options, typename Block, int kElements = kChunk>
+__global__ void __launch_bounds__(kThreads) elementwise_kernel(Call<Options, Block, kElements> call) {
+  const auto [block, chunk] = call.part();
+  if (!is_active(block.active)) return;
+  Body body(*call.options, block, chunk);
+  each<kVector, kAhead>(body, chunk);
+}
+
+template <auto v>
+struct Value {};
+
+template <typename F>
+void with_form(WeightForm form, const F& f) {
+  switch (form) {
+    case WeightForm::kF32:
+      return f(Value<WeightForm::kF32>{});
+    case WeightForm::kBf16:
+      return f(Value<WeightForm::kBf16>{});
+    case WeightForm::kBf16Master:
+      return f(Value<WeightForm::kBf16Master>{});
+    case WeightForm::kBf16Mantissa:
+      return f(Value<WeightForm::kBf16Mantissa>{});
+    case WeightForm::kBf16Stochastic:
+      return f(Value<WeightForm::kBf16Stochastic>{});
+  }
+}
+
+template <typename F>
+void with_decay(Decay decay, const F& f) {
+  if (decay == Decay::kCautious) {
+    f(Value<Decay::kCautious>{});
+  } else {
+    f(Value<Decay::kPlain>{});
+  }
+}
+
+}  // namespace
+}  // namespace muster::kernels::cuda

@@ -1,0 +1,55 @@
+// Which CUDA devices there are, and which of them this build has code for.
+#include "kernels/cuda/runtime/cuda_devices.h"
+
+#include <cuda_runtime_api.h>
+#include <string>
+
+#include "compiled_architectures.h"
+#include "kernels/architectures.h"
+#include "kernels/backend_info.h"
+#include "kernels/cuda/runtime/cuda_check.h"
+#include "kernels/kernels.h"
+
+namespace muster::kernels {
+
+int cuda_devices() {
+  int count = 0;
+  const bool found = cudaGetDeviceCount(&count) == cudaSuccess;
+  cudaGetLastError();  // what it left behind
+  return found ? count : 0;
+}
+
+void use_cuda_device(int device) { cuda::check(cudaSetDevice(device), "device"); }
+
+namespace cuda {
+
+GpuInfo describe(int device) {
+  cudaDeviceProp properties{};
+  if (const cudaError_t error = cudaGetDeviceProperties(&properties, device); error != cudaSuccess) {
+    cudaGetLastError();
+    return {std::string("cannot be used: ") + cudaGetErrorString(error), "unknown"};
+  }
+  return {properties.name, std::to_string(properties.major) + "." + std::to_string(properties.minor),
+          runs_on(kCompiledArchitectures, properties.major, properties.minor)};
+}
+
+void require_supported(int device) {
+  const GpuInfo gpu = describe(device);
+  if (gpu.supported) return;
+  throw InvalidArgument("device cuda:" + std::to_string(device) + " (" + gpu.name + ", compute capability " +
+                        gpu.compute_capability + "): Muster was compiled for " + std::string(kCompiledArchitectures) +
+                        " only; build it on this machine, or with MUSTER_CUDA_ARCHITECTURES=all");
+}
+
+}  // namespace cuda
+
+CudaInfo cuda_info() {
+  CudaInfo info{.built_in = true, .architectures = std::string(kCompiledArchitectures)};
+  cudaRuntimeGetVersion(&info.runtime_version);
+  cudaDriverGetVersion(&info.driver_version);
+  const int devices = cuda_devices();
+  for (int device = 0; device < devices; ++device) info.devices.push_back(cuda::describe(device));
+  return info;
+}
+
+}  // namespace muster::kernels

@@ -1,0 +1,17 @@
+// What a plan moves and costs, wave by wave and rank by rank, from counts of matrices a class: no piece is listed.
+#pragma once
+
+#include "muster/plan.h"
+#include "plan/catalog.h"
+#include "plan/cost_model/cost_model.h"
+
+namespace muster::plan {
+
+// Throws InvalidArgument unless the plan is one of this problem.
+void check_fits(const Catalog& catalog, const Plan& plan);
+
+// Everything but largest_matrix_ns, which no search needs.
+PlanSummary account(const Catalog& catalog, const CostModel& cost, const Plan& plan);
+int64_t largest_matrix_ns(const Catalog& catalog, const CostModel& cost, const Plan& plan);
+
+}  // namespace muster::plan

@@ -1,0 +1,285 @@
+// The global strategy: owners over the whole model, then as many waves as time and memory ask for.
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "muster/error.h"
+#include "plan/cost_model/plan_cost.h"
+#include "plan/cost_model/rank_load.h"
+#include "plan/ownership.h"
+#include "plan/replicas.h"
+#include "plan/shares.h"
+#include "plan/strategies/strategies.h"
+#include "plan/waves.h"
+
+namespace muster::plan {
+
+namespace {
+
+// How heavily exchanges may weigh in the balance: how far they overlap with computation is known only once waves are
+// cut. The first is what it is by default; another must be at least 1 / kClearlyFaster faster.
+constexpr int64_t kExchangePercents[] = {100, 0, 50, 200, 500};
+constexpr int64_t kEvenShares = -1;  // of elements, whatever else a rank does
+constexpr int64_t kClearlyFaster = 50;
+constexpr int64_t kWorthMoreWaves = 128;
+constexpr int64_t kWorthMoreRounds = 256;  // of the peers, which are not to be faster than by this
+constexpr int64_t kAnyFaster = std::numeric_limits<int64_t>::max();
+
+// What each replica may orthogonalize for itself: what repeats no more computation than this much of the exchanges that
+// it saves, or all that saves any.
+constexpr int64_t kRepeatPercents[] = {100, 200, std::numeric_limits<int32_t>::max()};
+
+// Wave counts that are tried, until kPatience in a row that meet the scratch cap bring nothing.
+constexpr int32_t kWaveCounts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024};
+constexpr int32_t kPatience = 3;
+// With an order: the first wave starts when about an eighth of the gradients are there.
+constexpr int32_t kOrderedWaves = 8;
+
+constexpr int64_t kMiB = 1 << 20;
+
+int64_t mib(int64_t bytes) { return (bytes + kMiB - 1) / kMiB; }
+
+class Search {
+ public:
+  Search(const Catalog& catalog, const CostModel& cost, const PlanOptions& options)
+      : catalog_(catalog), cost_(cost), options_(options), nothing_repeated_(catalog.classes().size()) {}
+
+  Plan run() {
+    check_largest_fits();
+    const Plan owned = with_owners(best_owners());
+    const std::vector<int32_t> counts =
+        options_.waves > 0 ? std::vector{options_.waves} : std::vector(std::begin(kWaveCounts), std::end(kWaveCounts));
+    if (!options_.order.empty()) return in_order(owned, counts);
+    std::optional<Found> best;
+    for (const WaveCut cut : {WaveCut::kByTime, WaveCut::kByCompute, WaveCut::kByShape, WaveCut::kInTurn}) {
+      std::optional<Found> found = best_waves(owned, cut, counts);
+      if (found && (!best || found->ns < best->ns)) best = std::move(found);
+    }
+    share_otherwise(best);
+    if (options_.waves == 0 && options_.wave_order == WaveOrder::kSmallFirst) {
+      std::optional<Found> rounds = best_rounds();
+      if (rounds) keep_faster(std::move(rounds->plan), best, kWorthMoreRounds);
+    }
+    if (!best) refuse();
+    return std::move(best->plan);
+  }
+
+ private:
+  struct Found {
+    Plan plan;
+    int64_t ns;  // predicted
+  };
+
+  void check_largest_fits() const {
+    const int64_t cap = options_.scratch_bytes;
+    for (int32_t j = 0; j < catalog_.matrix_count() && cap > 0; ++j) {
+      const int64_t bytes = cost_.workspace_bytes(catalog_.class_at(j).matrix);
+      if (bytes <= cap) continue;
+      throw InvalidArgument(fmt::format("scratch cap of {} MiB is below the {} MiB that a {}x{} matrix of '{}' takes",
+                                        cap / kMiB, mib(bytes), catalog_.rows(j), catalog_.columns(j),
+                                        catalog_.problem().parameters[catalog_.parameter_of(j)].name));
+    }
+  }
+
+  [[noreturn]] void refuse() const {
+    throw InvalidArgument(
+        fmt::format("scratch cap of {} MiB: {} would take at least {} MiB", options_.scratch_bytes / kMiB,
+                    options_.waves > 0 ? fmt::format("{} waves", options_.waves) : "any plan", mib(least_scratch_)));
+  }
+
+  // Those whose rules cover the problem, each once.
+  std::vector<Plan> peers() const {
+    std::vector<Plan> plans;
+    for (Plan (*build)(const Catalog&, Padding) :
+         {build_chunked, build_megabatch, build_layerwise, build_grouped, build_routed}) {
+      try {
+        Plan plan = build(catalog_, Padding::kNone);
+        const bool is_new = std::none_of(plans.begin(), plans.end(), [&](const Plan& other) {
+          return plan.owner == other.owner && plan.wave == other.wave && plan.each_replica == other.each_replica;
+        });
+        if (is_new) plans.push_back(std::move(plan));
+      } catch (const InvalidArgument&) {
+        continue;
+      }
+    }
+    return plans;
+  }
+
+  // The peers' rounds without their padding: rarely faster, and then by a few percent. Elements are shared out and
+  // spread over the waves as elsewhere, or as peers have it.
+  std::optional<Found> best_rounds() {
+    std::optional<Found> best;
+    for (const Plan& peer : peers()) {
+      Plan ours = with_owners({peer.owner, repeated_classes(catalog_, peer)});
+      ours.wave = peer.wave;
+      if (options_.elementwise == ElementwiseOrder::kInterleaved) {
+        Plan theirs = with_owners({peer.owner, repeated_classes(catalog_, peer)}, kEvenShares);
+        theirs.wave = peer.wave;
+        theirs.elementwise = peer.elementwise;
+        keep_faster(std::move(theirs), best, kAnyFaster);
+      }
+      keep_faster(std::move(ours), best, kAnyFaster);
+    }
+    share_otherwise(best);
+    return best;
+  }
+
+  // Who orthogonalizes what: an owner a matrix, and for which classes there is one in each replica.
+  struct Owners {
+    std::vector<int32_t> owner;
+    std::vector<bool> repeated;
+    bool operator==(const Owners&) const = default;
+  };
+
+  const CostModel& cost_of(const std::vector<bool>& repeated) {
+    if (repeated == nothing_repeated_) return cost_;
+    return costs_.try_emplace(repeated, catalog_, cost_.table(), repeated).first->second;
+  }
+
+  Plan with_owners(Owners owners, int64_t share_percent = kExchangePercents[0]) {
+    const CostModel& cost = cost_of(owners.repeated);
+    Plan plan;
+    plan.strategy = Strategy::kGlobal;
+    plan.wave_order = options_.wave_order;
+    plan.elementwise = options_.elementwise;
+    plan.owner = std::move(owners.owner);
+    for (int32_t j = 0; j < catalog_.matrix_count() && owners.repeated != nothing_repeated_; ++j) {
+      plan.each_replica.push_back(owners.repeated[catalog_.class_of(j)]);
+    }
+    std::vector<int64_t> totals(catalog_.problem().ranks);
+    if (share_percent != kEvenShares) {
+      const Ledger ledger = replay(catalog_, cost, plan.owner, share_percent);
+      for (int32_t r = 0; r < catalog_.problem().ranks; ++r) totals[r] = ledger.total(r);
+    }
+    share_elements(catalog_, cost_, share_percent != kEvenShares ? share_percent : 100, totals, plan);
+    return plan;
+  }
+
+  // Elements of replicas, levelled for every weight of the exchanges: where those set the pace, a rank with little to
+  // compute would get more to send, and all would wait for it.
+  void share_otherwise(std::optional<Found>& best) {
+    if (!best || best->plan.shares.empty()) return;
+    const Owners owners{best->plan.owner, repeated_classes(catalog_, best->plan)};
+    for (const int64_t percent : kExchangePercents) {
+      Plan plan = with_owners(owners, percent);
+      plan.elementwise = best->plan.elementwise;
+      plan.wave = best->plan.wave;
+      keep_faster(std::move(plan), best);
+    }
+  }
+
+  // Owners for every weight of the exchanges, one for all replicas or one in each; the first unless another is clearly
+  // faster at a few wave counts.
+  Owners best_owners() {
+    Choice choice;
+    for (const int64_t percent : kExchangePercents) consider(nothing_repeated_, percent, choice);
+    std::vector<bool> before = nothing_repeated_;
+    for (const int64_t percent : kRepeatPercents) {
+      const std::vector<bool> repeated = worth_repeating(catalog_, cost_.table(), percent);
+      if (repeated == before) continue;
+      consider(repeated, kExchangePercents[0], choice);
+      before = repeated;
+    }
+    const std::vector<bool> repeated = choice.owners().repeated;
+    for (const int64_t percent : kExchangePercents) {
+      if (repeated == nothing_repeated_ || percent == kExchangePercents[0]) continue;
+      consider(repeated, percent, choice);
+    }
+    return choice.owners();
+  }
+
+  struct Choice {
+    std::vector<Owners> seen;
+    size_t best = 0;
+    int64_t ns = 0;
+    const Owners& owners() const { return seen[best]; }
+  };
+
+  void consider(const std::vector<bool>& repeated, int64_t percent, Choice& choice) {
+    Owners owners{assign_owners(catalog_, cost_of(repeated), percent), repeated};
+    if (std::find(choice.seen.begin(), choice.seen.end(), owners) != choice.seen.end()) return;
+    choice.seen.push_back(owners);
+    const std::optional<Found> found = with_few_waves(with_owners(std::move(owners)));
+    if (!found || (choice.ns > 0 && found->ns >= choice.ns - choice.ns / kClearlyFaster)) return;
+    choice.best = choice.seen.size() - 1;
+    choice.ns = found->ns;
+  }
+
+  // The fastest of a few wave counts, or the first of larger ones that keeps the scratch cap.
+  std::optional<Found> with_few_waves(const Plan& owned) {
+    if (options_.waves > 0) return best_waves(owned, WaveCut::kByTime, {options_.waves});
+    std::optional<Found> found = best_waves(owned, WaveCut::kByTime, {1, 2, 4, 8});
+    for (const WaveCut cut : {WaveCut::kByTime, WaveCut::kInTurn}) {
+      for (const int32_t count : {16, 32, 64, 128, 256}) {
+        if (!found) found = best_waves(owned, cut, {count});
+      }
+    }
+    return found;
+  }
+
+  // The fastest cut into waves that keeps the scratch cap, if any does.
+  std::optional<Found> best_waves(const Plan& owned, WaveCut cut, const std::vector<int32_t>& counts) {
+    const CostModel& cost = cost_of(repeated_classes(catalog_, owned));
+    const Lineup lineup(catalog_, cost, owned.owner, cut, options_.wave_order);
+    std::optional<Found> best;
+    int32_t fruitless = 0;
+    for (const int32_t count : counts) {
+      Plan plan = owned;
+      plan.wave = lineup.waves(count);
+      const Outcome outcome = keep_faster(std::move(plan), best);
+      if (outcome == Outcome::kKept) fruitless = 0;
+      if (outcome == Outcome::kSlower && ++fruitless == kPatience) break;
+    }
+    return best;
+  }
+
+  // The fewest waves that keep the scratch cap: how far they hide behind what makes the gradients is not predicted.
+  Plan in_order(const Plan& owned, const std::vector<int32_t>& counts) {
+    const CostModel& cost = cost_of(repeated_classes(catalog_, owned));
+    const Lineup lineup(catalog_, cost, owned.owner, options_.order);
+    std::optional<Found> found;
+    for (const int32_t count : counts) {
+      if (options_.waves == 0 && count < kOrderedWaves) continue;
+      Plan plan = owned;
+      plan.wave = lineup.waves(count);
+      if (keep_faster(std::move(plan), found) == Outcome::kKept) return std::move(found->plan);
+    }
+    refuse();
+  }
+
+  enum class Outcome { kKept, kSlower, kDoesNotFit };
+
+  // Puts a plan whose waves are assigned in place of the best so far, if it keeps the scratch cap and is faster. More
+  // waves are more calls and messages: they must pay by 1 / `worth_more` of the time.
+  Outcome keep_faster(Plan plan, std::optional<Found>& best, int64_t worth_more = kWorthMoreWaves) {
+    const auto last = std::max_element(plan.wave.begin(), plan.wave.end());
+    plan.waves.assign(last == plan.wave.end() ? 1 : *last + 1, {});
+    const PlanSummary summary = account(catalog_, cost_, plan);
+    if (least_scratch_ == 0) least_scratch_ = summary.scratch_bytes_max;
+    least_scratch_ = std::min(least_scratch_, summary.scratch_bytes_max);
+    if (options_.scratch_bytes > 0 && summary.scratch_bytes_max > options_.scratch_bytes) return Outcome::kDoesNotFit;
+    const bool more = best && plan.waves.size() > best->plan.waves.size();
+    if (best && summary.predicted_ns >= best->ns - (more ? best->ns / worth_more : 0)) return Outcome::kSlower;
+    best = Found{std::move(plan), summary.predicted_ns};
+    return Outcome::kKept;
+  }
+
+  const Catalog& catalog_;
+  const CostModel& cost_;
+  const PlanOptions& options_;
+  const std::vector<bool> nothing_repeated_;      // by class
+  std::map<std::vector<bool>, CostModel> costs_;  // by what is repeated
+  int64_t least_scratch_ = 0;
+};
+
+}  // namespace
+
+Plan build_global(const Catalog& catalog, const CostModel& cost, const PlanOptions& options) {
+  return Search(catalog, cost, options).run();
+}
+
+}  // namespace muster::plan
