@@ -154,8 +154,6 @@ def _every_layout(rank: int, ranks: int) -> list[str]:
     for layout in layouts(ranks):
         reference = Trained(alone, single, "cuda")
         trained = Trained(layout, dist.group.WORLD, "cuda", waves=2)
-        used.append(trained.optimizer._link.name)
-        made.add(id(trained.optimizer._link.communicator))
         for step in range(1, STEPS + 1):
             reference.step(step)
             trained.step(step)
@@ -163,6 +161,9 @@ def _every_layout(rank: int, ranks: int) -> list[str]:
         assert_same(trained, reference, f"{layout.__name__} on {ranks} ranks")
         assert trained.optimizer.grad_norm() == reference.optimizer.grad_norm(), layout.__name__
         assert trained.optimizer.clip_grad_norm(0.5) == reference.optimizer.clip_grad_norm(0.5)
+        link = trained.optimizer._connection.link
+        used.append(link.name)
+        made.add(id(link.communicator))
     if ranks > 1:
         assert len(made) == 1, "each optimizer was made while the last was there: one communicator does for all"
         through_host = Trained(fsdp, dist.group.WORLD, "cuda", communicator="process_group")
