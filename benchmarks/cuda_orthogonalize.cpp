@@ -190,7 +190,7 @@ void report_products() {
       const Memory d(batch * n * n * 2);
       for (int64_t m = 0; m < batch; ++m) fill(static_cast<uint16_t*>(x.data) + m * n * n, n * n, type);
       Queue queue(nullptr);
-      Product p;
+      Gemm p;
       p.type = type;
       p.a = p.b = {x.data, n, n, n, n * n};
       p.d = {d.data, n, n, n, n * n};

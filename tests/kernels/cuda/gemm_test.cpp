@@ -1,3 +1,5 @@
+#include "kernels/cuda/gemm_sm90/gemm.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -10,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include "device_memory.h"
-#include "kernels/cuda/gemm_sm90/gemm.h"
 #include "kernels/cuda/newton_schulz/cuda_cublas.h"
 #include "muster/error.h"
 
@@ -28,7 +29,7 @@ struct Case {
   bool beta;
 };
 
-class Products : public DeviceTest, public testing::WithParamInterface<Case> {};
+class GemmTest : public DeviceTest, public testing::WithParamInterface<Case> {};
 
 float to_float(Half type, uint16_t bits) {
   if (type == Half::kBf16) return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
@@ -39,7 +40,7 @@ uint16_t to_half(Half type, float value) {
   return std::bit_cast<uint16_t>(__float2bfloat16(value));
 }
 
-// A batch with some pitch, in memory and on the device.
+// A batch of padded matrices in host memory.
 struct Operand {
   Operand(Half type, int64_t rows, int64_t columns, int64_t batch, std::mt19937& random)
       : pitch((columns + 7) / 8 * 8 + 8), bits(static_cast<size_t>(batch * rows * pitch)) {
@@ -55,10 +56,10 @@ struct Operand {
   Matrices shape;
 };
 
-// Operands that only nearly commute: what is above the diagonal is a copy, or asymmetry would grow from step to step.
-using SymmetricProducts = DeviceTest;
-TEST_F(SymmetricProducts, AreSymmetricToTheBit) {
-  if (!products_available(0)) GTEST_SKIP() << "not sm_90, or not compiled for sm_90a";
+// The operands only nearly commute. What is above the diagonal is a copy, or asymmetry would grow from step to step.
+using SymmetricGemmTest = DeviceTest;
+TEST_F(SymmetricGemmTest, IsSymmetricToTheBit) {
+  if (!gemm_available(0)) GTEST_SKIP() << "not sm_90, or not compiled for sm_90a";
   for (const int64_t n : {8, 72, 96, 200, 264, 392, 4104}) {
     std::mt19937 random(9);
     const Operand a(Half::kF16, n, n, 1, random);
@@ -68,7 +69,7 @@ TEST_F(SymmetricProducts, AreSymmetricToTheBit) {
     const DeviceVector<uint16_t> d_device(a.bits.size());
     const DeviceVector<Scalars> scalars(std::vector<Scalars>{{1, 0}});
     Queue queue(nullptr);
-    Product p;
+    Gemm p;
     p.type = Half::kF16;
     p.a = p.b = p.d = a.shape;
     p.a.data = a_device.data();
@@ -80,7 +81,7 @@ TEST_F(SymmetricProducts, AreSymmetricToTheBit) {
     p.scalars = scalars.data();
     check(cudaDeviceSynchronize(), "operands");
     multiply(p, queue);
-    check(cudaDeviceSynchronize(), "products");
+    check(cudaDeviceSynchronize(), "gemm");
     const std::vector<uint16_t> d = d_device.values();
     int64_t differing = 0;
     for (int64_t i = 0; i < n; ++i) {
@@ -92,8 +93,8 @@ TEST_F(SymmetricProducts, AreSymmetricToTheBit) {
   }
 }
 
-TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
-  if (!products_available(0)) GTEST_SKIP() << "not sm_90, or not compiled for sm_90a";
+TEST_P(GemmTest, IsRightForAnyShapeAndTheSameInAnyBatch) {
+  if (!gemm_available(0)) GTEST_SKIP() << "not sm_90, or not compiled for sm_90a";
   const Case& c = GetParam();
   for (const Half type : {Half::kBf16, Half::kF16}) {
     std::mt19937 random(7);
@@ -118,7 +119,7 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
     const DeviceVector<uint16_t> c_device(addend.bits);
     const DeviceVector<uint16_t> d_device(addend.bits.size());
     const DeviceVector<uint16_t> alone_device(addend.bits.size());
-    // Every other one is a matrix's.
+    // A stride of 2: every second entry is used.
     std::vector<Scalars> scalars_of(static_cast<size_t>(2 * c.batch));
     for (size_t m = 0; m < static_cast<size_t>(c.batch); ++m) {
       scalars_of[2 * m] = {0.75F + static_cast<float>(m), -1.5F - static_cast<float>(m)};
@@ -126,7 +127,7 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
     const DeviceVector<Scalars> scalars(scalars_of);
     Queue queue(nullptr);
 
-    Product p;
+    Gemm p;
     p.type = type;
     p.a = a.shape;
     p.a.data = a_device.data();
@@ -154,11 +155,11 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
       p.d_and_identity.data = with_identity.data();
       p.identity = identity.data();
     }
-    check(cudaDeviceSynchronize(), "operands");  // the streams of a queue do not wait for them
+    check(cudaDeviceSynchronize(), "operands");  // the queue's streams do not wait for the default stream
     multiply(p, queue);
     for (int64_t m = 0; m < c.batch; ++m) {
-      Product alone = p;
-      alone.row_squares = nullptr;  // nor do these change D
+      Gemm alone = p;
+      alone.row_squares = nullptr;  // the second outputs do not change D either
       alone.d_and_identity = {};
       alone.batch = 1;
       for (Matrices* x : {&alone.a, &alone.b, &alone.c}) {
@@ -169,16 +170,16 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
       alone.scalars_stride = 0;
       multiply(alone, queue);
     }
-    check(cudaDeviceSynchronize(), "products");
+    check(cudaDeviceSynchronize(), "gemm");
     const std::vector<uint16_t> d = d_device.values();
     EXPECT_EQ(d, alone_device.values());
-    if (c.symmetric) {  // B elsewhere: tiles on the diagonal are not loaded once
+    if (c.symmetric) {  // with B elsewhere, tiles on the diagonal load A as well
       const DeviceVector<uint16_t> copy(a.bits);
-      Product apart = p;
+      Gemm apart = p;
       apart.b.data = copy.data();
       check(cudaDeviceSynchronize(), "operands");
       multiply(apart, queue);
-      check(cudaDeviceSynchronize(), "products");
+      check(cudaDeviceSynchronize(), "gemm");
       EXPECT_EQ(d_device.values(), d);
     }
     const auto index = [&](int64_t m, int64_t i, int64_t j) {
@@ -209,11 +210,11 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
     std::vector<std::vector<uint16_t>> results{d};
     if (Cublas::available()) {
       Cublas cublas;
-      Product plain = p;
+      Gemm plain = p;
       plain.row_squares = nullptr;
       plain.d_and_identity = {};
       multiply(plain, queue, &cublas);
-      check(cudaDeviceSynchronize(), "products of cuBLAS");
+      check(cudaDeviceSynchronize(), "GEMM by cuBLAS");
       results.push_back(d_device.values());
     }
 
@@ -241,26 +242,26 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Shapes, Products,
+    Shapes, GemmTest,
     testing::Values(Case{128, 128, 64, 1, false, true, false, false}, Case{200, 328, 200, 3, false, false, false, true},
                     Case{1, 12, 1, 2, false, false, false, true}, Case{130, 70, 258, 5, false, true, false, true},
                     Case{300, 257, 65, 2, false, false, false, false}, Case{6, 6, 12, 3, false, true, true, false},
                     Case{200, 200, 328, 3, false, true, true, false}, Case{328, 328, 500, 2, true, false, true, false},
                     Case{300, 300, 300, 3, false, true, true, true}, Case{129, 129, 129, 2, false, true, true, true},
                     Case{7, 7, 900, 40, true, false, true, false},
-                    // Several tiles a block, each of one stage or two.
+                    // Several tiles per block, each of one stage or two.
                     Case{64, 136, 64, 200, false, false, false, true}, Case{60, 60, 64, 400, false, true, true, true},
                     Case{64, 136, 128, 200, false, false, false, true},
-                    // Tiles that two warpgroups share.
+                    // Large enough for the cooperative schedule.
                     Case{2100, 2072, 200, 2, false, true, false, true},
                     Case{2100, 2072, 72, 1, false, false, false, false},
                     Case{4100, 4100, 72, 1, false, true, true, true},
                     Case{4100, 4100, 72, 1, true, false, true, false}));
 
-TEST_F(DeviceTest, ProductsNameOperandsThatDoNotFit) {
-  if (!products_available(0)) GTEST_SKIP() << "not sm_90, or not compiled for sm_90a";
+TEST_F(DeviceTest, GemmNamesOperandsThatDoNotFit) {
+  if (!gemm_available(0)) GTEST_SKIP() << "not sm_90, or not compiled for sm_90a";
   const DeviceVector<uint16_t> memory(1024);
-  Product p;
+  Gemm p;
   p.batch = 1;
   p.a = {memory.data(), 8, 16, 16, 128};
   p.b = {memory.data(), 16, 8, 8, 128};
@@ -271,7 +272,7 @@ TEST_F(DeviceTest, ProductsNameOperandsThatDoNotFit) {
     multiply(p, queue);
     FAIL();
   } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("product: A is 8x16, pitch 17"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("gemm: A is 8x16, pitch 17"));
   }
 }
 

@@ -17,7 +17,7 @@ class OrthogonalizeTest : public DeviceTest {
  protected:
   void SetUp() override {
     DeviceTest::SetUp();
-    if (!IsSkipped() && !products_available(0)) GTEST_SKIP() << "not sm_90, or not compiled for sm_90a";
+    if (!IsSkipped() && !gemm_available(0)) GTEST_SKIP() << "not sm_90, or not compiled for sm_90a";
   }
 };
 

@@ -1,4 +1,7 @@
-// A model of the barriers of one block of product_kernel.cuh: whoever is late, everybody comes to an end.
+// A model of the mbarriers of one block of gemm_kernel_sm90.cuh with the ping-pong schedule: no order of its warps
+// hangs.
+#include "kernels/cuda/gemm_sm90/ping_pong.h"
+
 #include <algorithm>
 #include <array>
 #include <random>
@@ -8,14 +11,12 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/gemm_sm90/ping_pong.h"
-
 namespace muster::kernels::cuda {
 namespace {
 
 constexpr int kStages = 5;
 
-// As the device has them: nobody can tell a phase from the one two before.
+// An mbarrier: a wait cannot tell a phase from the one two before.
 struct Barrier {
   int count;
   int arrived = 0;
@@ -31,22 +32,24 @@ struct Barrier {
 
 struct Block {
   int tiles;
-  int steps;     // stages of a tile
-  bool for_all;  // one warp passes the turn on
+  int steps;  // stages per tile
+  bool one_warp_arrives_for_all;
   std::vector<Barrier> full = std::vector<Barrier>(kStages, Barrier{1});
   std::vector<Barrier> empty = std::vector<Barrier>(kStages, Barrier{1});
-  std::array<Barrier, 2> turn{Barrier{for_all ? 1 : kWarps}, Barrier{for_all ? 1 : kWarps}};
-  std::set<std::tuple<int, int, int>> issued{};  // products, by tile, step and warp: done when all four warps have
+  std::array<Barrier, 2> turn{Barrier{one_warp_arrives_for_all ? 1 : kWarpgroupWarps},
+                              Barrier{one_warp_arrives_for_all ? 1 : kWarpgroupWarps}};
+  std::set<std::tuple<int, int, int>>
+      issued{};  // wgmmas by tile, step and warp; done when all four warps have issued them
 
   bool multiplied(int tile, int step) const {
-    for (int warp = 0; warp < kWarps; ++warp) {
+    for (int warp = 0; warp < kWarpgroupWarps; ++warp) {
       if (!issued.contains({tile, step, warp})) return false;
     }
     return true;
   }
 };
 
-struct Feeder {
+struct Producer {
   int next = 0;
   bool done(const Block& block) const { return next == block.tiles * block.steps; }
   bool advance(Block& block) {
@@ -57,7 +60,7 @@ struct Feeder {
 };
 
 struct Warp {
-  enum class At : uint8_t { kTurn, kFull, kProduct };
+  enum class At : uint8_t { kTurn, kFull, kRelease };
 
   int group;
   int warp;
@@ -68,7 +71,7 @@ struct Warp {
 
   bool done(const Block& block) const { return tile >= block.tiles; }
 
-  // False: it waits.
+  // Returns false if the warp has to wait.
   bool advance(Block& block) {
     const int stage = tile * block.steps + step;
     if (at == At::kTurn) {
@@ -79,12 +82,12 @@ struct Warp {
     if (at == At::kFull) {
       if (!block.full[stage % kStages].passed(stage / kStages & 1)) return false;
       const bool last = step + 1 == block.steps;
-      if (last && (!block.for_all || warp == 0)) block.turn[1 - group].arrive();
+      if (last && (!block.one_warp_arrives_for_all || warp == 0)) block.turn[1 - group].arrive();
       block.issued.insert({tile, step, warp});
-      at = At::kProduct;
+      at = At::kRelease;
       return true;
     }
-    // The product before the newest is waited for, and that one too after the last step.
+    // Waits for the wgmmas before the newest; after the last step, for all.
     const bool last = step + 1 == block.steps;
     if (step > released + 1 || (last && step > released)) {
       if (!block.multiplied(tile, released + 1)) return false;
@@ -105,16 +108,16 @@ struct Warp {
   }
 };
 
-// Of so many schedules, each with another warp that is seldom let go on.
-int hangs(int tiles, int steps, bool for_all) {
+// Counts the schedules that hang. In each of them another warp is slow.
+int hangs(int tiles, int steps, bool one_warp_arrives_for_all) {
   constexpr unsigned kSchedules = 200;
   int count = 0;
   for (unsigned seed = 0; seed < kSchedules; ++seed) {
     std::mt19937 random(seed);
-    Block block{tiles, steps, for_all};
-    Feeder feeder;
+    Block block{tiles, steps, one_warp_arrives_for_all};
+    Producer producer;
     std::vector<Warp> warps;
-    for (int i = 0; i < 2 * kWarps; ++i) warps.push_back({i / kWarps, i % kWarps});
+    for (int i = 0; i < 2 * kWarpgroupWarps; ++i) warps.push_back({i / kWarpgroupWarps, i % kWarpgroupWarps});
     const size_t slow = seed % (warps.size() + 1);
     bool over = false;
     while (!over) {
@@ -125,10 +128,10 @@ int hangs(int tiles, int steps, bool for_all) {
       bool moved = false;
       over = true;
       for (const size_t i : order) {
-        const bool done = i == warps.size() ? feeder.done(block) : warps[i].done(block);
+        const bool done = i == warps.size() ? producer.done(block) : warps[i].done(block);
         over = over && done;
         if (done) continue;
-        moved = i == warps.size() ? feeder.advance(block) : warps[i].advance(block);
+        moved = i == warps.size() ? producer.advance(block) : warps[i].advance(block);
         if (moved) break;
       }
       if (over || moved) continue;
@@ -139,13 +142,13 @@ int hangs(int tiles, int steps, bool for_all) {
   return count;
 }
 
-TEST(Turns, EndWhoeverIsLate) {
+TEST(PingPong, EndsWhicheverWarpIsLate) {
   for (const int tiles : {1, 2, 3, 4, 5, 9}) {
     for (const int steps : {1, 2, 3, 7}) EXPECT_EQ(hangs(tiles, steps, false), 0) << tiles << " tiles of " << steps;
   }
 }
 
-TEST(Turns, WouldNotIfOneWarpSpokeForAll) {
+TEST(PingPong, WouldHangIfOneWarpArrivedForAll) {
   EXPECT_GT(hangs(4, 1, true), 0);
   EXPECT_GT(hangs(4, 2, true), 0);
   EXPECT_EQ(hangs(4, 3, true), 0);

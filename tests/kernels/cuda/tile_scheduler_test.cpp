@@ -1,23 +1,23 @@
+#include "kernels/cuda/gemm_sm90/tile_scheduler.h"
+
 #include <map>
 #include <utility>
 
 #include <gmock/gmock.h>
-
-#include "kernels/cuda/gemm_sm90/tile_scheduler.h"
 
 namespace muster::kernels::cuda {
 namespace {
 
 constexpr int kMatrices = 3;
 
-// Every tile that is needed once, and those of a matrix before those of the next.
+// Every tile comes exactly once, and one matrix after the other.
 template <bool kSymmetric, int kSide>
 void expect_all(int64_t rows, int64_t columns) {
-  const Tiles tiles = tiles_of(kSymmetric, kSide, rows, columns);
+  const TileGrid grid = tile_grid(kSymmetric, kSide, rows, columns);
   for (int matrix = 0; matrix < kMatrices; ++matrix) {
     std::map<std::pair<int, int>, int> seen;
-    for (int i = 0; i < tiles.count; ++i) {
-      const Tile tile = tile_at<kSymmetric, kSide>(matrix * tiles.count + i, tiles);
+    for (int i = 0; i < grid.count; ++i) {
+      const Tile tile = tile_at<kSymmetric, kSide>(matrix * grid.count + i, grid);
       EXPECT_EQ(tile.matrix, matrix);
       EXPECT_EQ(++(seen[{tile.row, tile.column}]), 1);
     }
@@ -32,7 +32,7 @@ void expect_all(int64_t rows, int64_t columns) {
   }
 }
 
-TEST(ProductTiles, AreAllThereOnce) {
+TEST(TileScheduler, ComputesEveryTileOnce) {
   for (const int64_t rows : {1, 128, 130, 768, 2048, 2050, 2304, 11008}) {
     for (const int64_t columns : {8, 129, 768, 2048, 2176, 4096}) {
       expect_all<false, 128>(rows, columns);

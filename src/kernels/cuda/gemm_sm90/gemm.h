@@ -1,7 +1,7 @@
-// Batched products of 16-bit matrices with f32 accumulation, on the tensor cores of Hopper (sm_90a), or by cuBLAS.
+// Batched GEMMs of 16-bit matrices with f32 sums: on the tensor cores of Hopper (sm_90a) by a kernel of our own, or by
+// cuBLAS.
 //
-// The result for a matrix does not depend on the batch it is in. docs/kernels.md says how they are made and what was
-// measured.
+// The result for a matrix does not depend on the batch it is in. docs/kernels.md describes the kernel and its speed.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ class Cublas;
 
 enum class Half : uint8_t { kBf16, kF16 };
 
-// `batch` matrices: rows are `pitch` elements apart, a multiple of 8, and matrices `stride`; data is 16-byte aligned.
+// A batch of row-major matrices on the device. `pitch` is the distance between rows and `stride` between matrices, in
+// elements: multiples of 8. Data is 16-byte aligned.
 struct Matrices {
   void* data = nullptr;
   int64_t rows = 0;
@@ -23,41 +24,42 @@ struct Matrices {
   int64_t stride = 0;
 };
 
-// Read on the device when the product runs, so that a captured graph can change them.
+// The kernel reads them on the device, so that a captured graph can change them.
 struct Scalars {
   float alpha = 1;
   float beta = 0;
 };
 
 // D = alpha A B + beta C.
-struct Product {
+struct Gemm {
   Half type = Half::kBf16;
   Matrices a;  // rows x inner, or inner x rows if transposed
-  Matrices b;  // inner x columns if plain, or columns x inner if transposed
-  Matrices c;  // no data: none
+  Matrices b;  // inner x columns, or columns x inner if transposed
+  Matrices c;  // without data, nothing is added
   Matrices d;  // must not be an operand
   bool a_transposed = false;
   bool b_transposed = false;
-  bool symmetric = false;  // D and C are: only tiles on and below the diagonal are computed
+  bool symmetric = false;  // D and C are symmetric: only tiles on and below the diagonal are computed
   int64_t batch = 0;
   const Scalars* scalars = nullptr;  // on the device
-  int64_t scalars_stride = 0;        // from a matrix to the next; 0: all have the same
+  int64_t scalars_stride = 0;        // between matrices; 0 if all have the same
 
-  // Symmetric ones with C can write D + beta I of other scalars too, where there is data.
+  // If it has data, receives D + identity->beta I. Needs a symmetric D, and C.
   Matrices d_and_identity;
   const Scalars* identity = nullptr;
-  // General ones can sum the squares of D's rows, as rounded, within each tile's 128 columns: of matrix m, tile t and
-  // row i at (m * tiles + t) * rows + i.
+  // If not null, receives sums of squares of D's rows, as rounded, per 128 columns: matrix m, columns 128 t to
+  // 128 t + 127 and row i at (m * ceil(columns / 128) + t) * rows + i. Needs a general D.
   float* row_squares = nullptr;
 };
 
-// This device has what it takes.
-bool products_available(int device);
+// True if the device is sm_90 and this build was compiled for sm_90a.
+bool gemm_available(int device);
 
-// Throws InvalidArgument for operands that do not fit and DeviceError.
-void multiply(const Product& product, Queue& queue, Cublas* instead = nullptr);  // of our own
+// Enqueues a GEMM, by our kernel or by `cublas` if it is given. cuBLAS writes D alone. Throws InvalidArgument for
+// operands that do not fit and for variants without a kernel, and DeviceError.
+void multiply(const Gemm& gemm, Queue& queue, Cublas* cublas = nullptr);
 
-// Floating-point operations executed, tiles included.
-double flops(const Product& product);
+// Floating-point operations that our kernel executes, padding of tiles included.
+double flops(const Gemm& gemm);
 
 }  // namespace muster::kernels::cuda

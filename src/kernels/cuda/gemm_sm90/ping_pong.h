@@ -1,9 +1,10 @@
-// How two warpgroups of a block take turns at multiplying. For the device, and for the model that tests it.
+// Ping-pong: two consumer warpgroups of a block use the tensor cores alternately, tile by tile. For the device, and for
+// the model that tests it.
 //
-// The first has tiles 0, 2, ... of the block, the second tiles 1, 3, ... Both have a barrier, which the other's warps
-// arrive at when they have waited for the last stage of a tile. All of them: a barrier tells the last phase from the
-// one before and from no other, so if one warp spoke for all, another might come so late that its turn was over, and
-// wait for ever.
+// The first has tiles 0, 2, ... of the block, the second tiles 1, 3, ... Each has a turn mbarrier. All warps of one
+// warpgroup arrive at the other's when they have waited for the last stage of a tile. One warp must not arrive for all:
+// a wait tells a phase from the one before it only, so with one or two stages per tile a late warp could miss its turn
+// and hang.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,11 @@
 
 namespace muster::kernels::cuda {
 
-constexpr int kWarps = 4;  // of a warpgroup
+constexpr int kWarpgroupWarps = 4;
 
-// Of the phase that must be over before tile `number` of a block may begin; nothing has to be for the first.
-MUSTER_TILES constexpr uint32_t turn_parity(int number) {
+// Parity of the turn's phase that must be complete before the block's tile `number` may begin; for the first tile none
+// has to be.
+MUSTER_HOST_DEVICE constexpr uint32_t turn_parity(int number) {
   return static_cast<uint32_t>(number / 2 + 1 + number % 2) & 1;
 }
 

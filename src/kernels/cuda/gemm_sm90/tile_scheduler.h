@@ -1,12 +1,13 @@
-// How a batch of products is cut into tiles, and in which order they are gone through. For the host and the device.
+// Tile scheduler: how the D of a batched GEMM is cut into tiles, and which cluster computes which tile when. For the
+// host and the device.
 #pragma once
 
 #include <cstdint>
 
 #ifdef __CUDACC__
-#define MUSTER_TILES __host__ __device__
+#define MUSTER_HOST_DEVICE __host__ __device__
 #else
-#define MUSTER_TILES
+#define MUSTER_HOST_DEVICE
 #endif
 
 namespace muster::kernels::cuda {
@@ -17,23 +18,25 @@ struct Tile {
   int column;
 };
 
-struct Tiles {
-  int across;  // in a row
-  int count;   // of a matrix
+// The tiles of one matrix.
+struct TileGrid {
+  int columns;  // tiles per row of tiles
+  int count;    // tiles to compute
 };
 
-// Tiles of side x side. Symmetric products have those on and below the diagonal.
-inline Tiles tiles_of(bool symmetric, int side, int64_t rows, int64_t columns) {
+// Cuts a matrix into tiles of side x side. A symmetric one has those on and below the diagonal.
+inline TileGrid tile_grid(bool symmetric, int side, int64_t rows, int64_t columns) {
   const auto down = static_cast<int>((rows + side - 1) / side);
   const auto across = static_cast<int>((columns + side - 1) / side);
   return {across, symmetric ? down * (down + 1) / 2 : down * across};
 }
 
-// The tiles of one matrix after those of another. Symmetric ones row by row. General ones in bands of eight rows, from
-// left to right: what a device has in hand is then about as high as it is wide, and it loads the least.
+// Tile `number` of the batch: matrix by matrix. Symmetric matrices go row by row. General ones go in bands of eight
+// rows of tiles, from left to right: the tiles that are computed at the same time then cover about as many rows as
+// columns, which loads the least.
 template <bool kSymmetric, int kSide>
-MUSTER_TILES Tile tile_at(int number, const Tiles& tiles) {
-  int rest = number % tiles.count;
+MUSTER_HOST_DEVICE Tile tile_at(int number, const TileGrid& grid) {
+  int rest = number % grid.count;
   int row = 0;
   int column = 0;
   if (kSymmetric) {
@@ -41,14 +44,24 @@ MUSTER_TILES Tile tile_at(int number, const Tiles& tiles) {
     column = rest;
   } else {
     constexpr int kBand = 8;
-    const int first = rest / (kBand * tiles.across) * kBand;
-    const int left = tiles.count / tiles.across - first;
+    const int first = rest / (kBand * grid.columns) * kBand;
+    const int left = grid.count / grid.columns - first;
     const int high = left < kBand ? left : kBand;
-    rest -= first * tiles.across;
+    rest -= first * grid.columns;
     row = first + rest % high;
     column = rest / high;
   }
-  return {number / tiles.count, row * kSide, column * kSide};
+  return {number / grid.count, row * kSide, column * kSide};
 }
+
+// A persistent grid: as many clusters as the device runs at once. Cluster i computes tiles i, i + clusters,
+// i + 2 clusters, ... below `tiles`.
+struct PersistentGrid {
+  int tiles;
+  int steps;  // stages per tile
+  int block;  // this block's number in its cluster
+  int cluster;
+  int clusters;
+};
 
 }  // namespace muster::kernels::cuda

@@ -71,8 +71,8 @@ void check_cublas(int status, const char* what) {
   if (status != 0) throw DeviceError(std::string("cuBLAS: ") + what + ": status " + std::to_string(status));
 }
 
-cudaDataType type_of(const Product& p) { return p.type == Half::kF16 ? CUDA_R_16F : CUDA_R_16BF; }
-int inner_of(const Product& p) { return static_cast<int>(p.a_transposed ? p.a.rows : p.a.columns); }
+cudaDataType type_of(const Gemm& p) { return p.type == Half::kF16 ? CUDA_R_16F : CUDA_R_16BF; }
+int inner_of(const Gemm& p) { return static_cast<int>(p.a_transposed ? p.a.rows : p.a.columns); }
 int pitch(const Matrices& m) { return static_cast<int>(m.pitch); }
 int operation(bool transposed) { return transposed ? kTransposed : kPlain; }
 
@@ -108,7 +108,7 @@ Cublas::Lane& Cublas::lane(cudaStream_t stream) {
 }
 
 // Columns are what cuBLAS thinks rows are: D^T = B^T A^T.
-void Cublas::multiply(const Product& p, cudaStream_t stream) {
+void Cublas::multiply(const Gemm& p, cudaStream_t stream) {
   const Lane& on = lane(stream);
   const cudaDataType type = type_of(p);
   const bool adds = p.c.data != nullptr;
@@ -130,7 +130,7 @@ void Cublas::multiply(const Product& p, cudaStream_t stream) {
   }
 }
 
-void Cublas::multiply_together(const Product& p, cudaStream_t stream) {
+void Cublas::multiply_together(const Gemm& p, cudaStream_t stream) {
   const Lane& on = lane(stream);
   const cudaDataType type = type_of(p);
   check_cublas(functions_.gemm_batched(on.handle, operation(p.b_transposed), operation(p.a_transposed),

@@ -8,7 +8,7 @@
 
 namespace muster::kernels::cuda {
 
-struct Product;
+struct Gemm;
 
 class Cublas {
  public:
@@ -21,9 +21,9 @@ class Cublas {
 
   // A matrix at a time: what cuBLAS chooses for one depends on how many there are. A symmetric D is symmetric but for
   // rounding. Enqueues; operands have been checked.
-  void multiply(const Product& product, cudaStream_t stream);
+  void multiply(const Gemm& gemm, cudaStream_t stream);
   // All in one call, with the alpha of the first and without C. What others are compared with.
-  void multiply_together(const Product& product, cudaStream_t stream);
+  void multiply_together(const Gemm& gemm, cudaStream_t stream);
 
  private:
   struct Functions;

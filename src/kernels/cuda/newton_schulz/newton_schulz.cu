@@ -213,9 +213,8 @@ class Steps {
   Matrices gram(int i) const { return {gram_data(i), n_, n_, pitch_of(n_), n_ * pitch_of(n_)}; }
   const Matrices& x(int i) const { return iterates_.x[static_cast<size_t>(i)]; }
 
-  Product product_of(const Matrices& a, const Matrices& b, const Matrices& c, const Matrices& d,
-                     ScalarsOf scalars) const {
-    Product p;
+  Gemm product_of(const Matrices& a, const Matrices& b, const Matrices& c, const Matrices& d, ScalarsOf scalars) const {
+    Gemm p;
     p.type = half_of(iterates_.form);
     p.a = a;
     p.b = b;
@@ -229,7 +228,7 @@ class Steps {
 
   void form_gram(int from, int to, ScalarsOf scalars) const { form_gram(x(from), to, scalars); }
   void form_gram(const Matrices& from, int to, ScalarsOf scalars) const {
-    Product p = product_of(from, from, {}, gram(to), scalars);
+    Gemm p = product_of(from, from, {}, gram(to), scalars);
     p.symmetric = true;
     p.a_transposed = !wide_;
     p.b_transposed = wide_;
@@ -239,15 +238,15 @@ class Steps {
   void multiply_grams(int a, int b, int c, int to, ScalarsOf scalars) const {
     multiply(product_of_grams(a, b, c, to, scalars), queue_, iterates_.cublas);
   }
-  Product product_of_grams(int a, int b, int c, int to, ScalarsOf scalars) const {
-    Product p = product_of(gram(a), gram(b), gram(c), gram(to), scalars);
+  Gemm product_of_grams(int a, int b, int c, int to, ScalarsOf scalars) const {
+    Gemm p = product_of(gram(a), gram(b), gram(c), gram(to), scalars);
     p.symmetric = true;
     p.b_transposed = true;
     return p;
   }
   // Z = c R^2 + b R and Q = Z + a I.
   void form_z_and_q(int r, int z, int q, size_t s) const {
-    Product p = product_of_grams(r, r, r, z, polynomial(s));
+    Gemm p = product_of_grams(r, r, r, z, polynomial(s));
     if (iterates_.cublas == nullptr) {
       p.d_and_identity = gram(q);
       p.identity = product(s);
@@ -257,8 +256,8 @@ class Steps {
   }
   // gram(q) X, or X gram(q) for tall matrices, and beta X.
   void multiply_x(int q, int from, bool add, ScalarsOf scalars, bool last) const {
-    Product p = product_of(wide_ ? gram(q) : x(from), wide_ ? x(from) : gram(q), add ? x(from) : Matrices{},
-                           x(1 - from), scalars);
+    Gemm p = product_of(wide_ ? gram(q) : x(from), wide_ ? x(from) : gram(q), add ? x(from) : Matrices{}, x(1 - from),
+                        scalars);
     p.b_transposed = !wide_;
     if (last) p.row_squares = iterates_.row_squares;
     multiply(p, queue_, iterates_.cublas);
@@ -379,14 +378,14 @@ void measure_gram_error(const Iterates& iterates, const Matrices& o, const Updat
 
 double newton_schulz_flops(Form form, MatrixShape shape, int64_t steps) {
   const int64_t n = std::min(shape.rows, shape.columns);
-  Product square;
+  Gemm square;
   square.a = {nullptr, n, n, n, 0};
   square.d = square.a;
   square.symmetric = true;
   square.batch = 1;
-  Product gram = square;
+  Gemm gram = square;
   gram.a.columns = std::max(shape.rows, shape.columns);
-  Product x;
+  Gemm x;
   x.a = square.a;
   x.d = {nullptr, shape.rows, shape.columns, 0, 0};
   x.batch = 1;

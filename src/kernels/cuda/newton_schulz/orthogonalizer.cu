@@ -429,7 +429,7 @@ int64_t orthogonalize_batch(MatrixShape shape, int multiprocessors) {
 }
 
 Orthogonalizer::Orthogonalizer(int device, Products products) {
-  if (products == Products::kCublas || !products_available(device)) cublas_ = std::make_unique<Cublas>();
+  if (products == Products::kCublas || !gemm_available(device)) cublas_ = std::make_unique<Cublas>();
 }
 
 Orthogonalizer::~Orthogonalizer() = default;
