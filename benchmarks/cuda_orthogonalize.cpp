@@ -71,8 +71,7 @@ struct Job {
     const int64_t elements = shape.rows * shape.columns;
     const int64_t lines = std::max(shape.rows, shape.columns);
     options.coefficients = coefficients(kSet);
-    if (normuon)
-      options.normuon = OrthogonalizeOptions::Lines{shape.rows >= shape.columns ? LineAxis::kRows : LineAxis::kColumns};
+    if (normuon) options.normuon = NorMuonOptions{shape.rows >= shape.columns ? LineAxis::kRows : LineAxis::kColumns};
     memory = std::make_unique<Memory>(count * elements * 2);
     variances = std::make_unique<Memory>(count * lines * 4);
     check(cudaMemset(variances->data, 0, static_cast<size_t>(count * lines * 4)), "cudaMemset");
@@ -105,7 +104,7 @@ Orthogonalizing orthogonalize(const std::vector<std::unique_ptr<Job>>& jobs, int
   Queue queue(nullptr);
   Orthogonalizer orthogonalizer(0);
   const auto batch_of = [&](const Job& job) {
-    return std::min(together > 0 ? together : orthogonalize_batch(job.shape, multiprocessors),
+    return std::min(together > 0 ? together : best_batch_size(job.shape, multiprocessors),
                     static_cast<int64_t>(job.matrices.size()));
   };
   int64_t bytes = 0;
@@ -126,8 +125,8 @@ Orthogonalizing orthogonalize(const std::vector<std::unique_ptr<Job>>& jobs, int
               const auto part = std::span<const UpdateMatrix>(job->matrices)
                                     .subspan(begin, std::min(each, job->matrices.size() - begin));
               queue.lane(lane);
-              orthogonalizer.run(job->options, job->shape, part,
-                                 {static_cast<char*>(workspaces.data) + lane * bytes, bytes}, queue);
+              orthogonalizer.run(
+                  {job->options, job->shape, part, {static_cast<char*>(workspaces.data) + lane * bytes, bytes}}, queue);
             }
           }
           queue.join_lanes();
@@ -214,7 +213,7 @@ void report_products() {
                   flops(p) / ours / 1e9);
       if (Cublas::available()) {
         Cublas cublas;
-        const double theirs = each([&] { cublas.multiply_together(p, queue.main()); });
+        const double theirs = each([&] { cublas.multiply_batched(p, queue.main()); });
         const double flop = 2.0 * static_cast<double>(batch * n * n * n);
         std::printf(" %.3f | %.0f | %.2f |\n", theirs, flop / theirs / 1e9, theirs / ours);
       } else {

@@ -1,4 +1,4 @@
-// Weights get the bits of orthogonalize and apply, whether an update goes by the wire or not.
+// orthogonalize_and_apply gives weights the same bits as orthogonalize and then apply.
 #include <array>
 #include <memory>
 #include <optional>
@@ -20,7 +20,7 @@ constexpr std::optional<LineAxis> kAxes[] = {std::nullopt, LineAxis::kRows, Line
 Dtype weight_dtype(WeightForm form) { return form == WeightForm::kF32 ? Dtype::kF32 : Dtype::kBf16; }
 Dtype extra_dtype(WeightForm form) { return form == WeightForm::kBf16Master ? Dtype::kF32 : Dtype::kBf16; }
 
-// Square, tall, wide and odd; more than a chunk a row, and many rows a chunk.
+// Square, tall, wide and odd; rows longer than a chunk, and many rows per chunk.
 constexpr MatrixShape kShapes[] = {{128, 128}, {96, 384}, {384, 96}, {33, 257}, {70, 61}, {1, 40}, {16, 9004}};
 
 // How blocks lie in a matrix and its weights: the matrix; as one row; with weights further apart, aligned or not; in
@@ -104,20 +104,19 @@ class Steps {
     case_.apply.rates = rates_.data();
     case_.apply.rounding.step = seed;
     settle();
-    const Workspace workspace{workspace_.data(), bytes_};
     do {
       if (recorded) kernels_.stream()->begin_step(true);
       if (joined) {
-        kernels_.orthogonalize_and_apply(case_.orthogonalize, case_.shape, matrices_, workspace, case_.apply, blocks_);
+        kernels_.orthogonalize_and_apply(batch(), case_.apply, blocks_);
       } else {
-        kernels_.orthogonalize(case_.orthogonalize, case_.shape, matrices_, workspace);
+        kernels_.orthogonalize(batch());
         kernels_.apply(case_.apply, blocks_);
       }
     } while (recorded && !kernels_.stream()->end_step());
     settle();
   }
 
-  bool in_matrices() const { return cuda::in_matrices(case_.apply, case_.shape, matrices_, blocks_).has_value(); }
+  bool in_matrices() const { return cuda::matrix_blocks(batch(), case_.apply, blocks_).has_value(); }
   void make_it_impossible() { blocks_[0].update_stride += 1; }
 
   Bytes data() const { return data_.values(); }
@@ -125,6 +124,10 @@ class Steps {
   Values variances() const { return variances_.values(); }
 
  private:
+  OrthogonalizeBatch batch() const {
+    return {case_.orthogonalize, case_.shape, matrices_, {workspace_.data(), bytes_}};
+  }
+
   // Where matrices are X themselves, and where they are not.
   static cuda::Place orthogonalizing_place(const Case& c) { return c.cramped ? cuda::Place::kOdd : cuda::Place::kEven; }
 
@@ -175,7 +178,7 @@ Case case_of(MatrixShape shape, Dtype wire, std::optional<LineAxis> axis, Weight
   c.shape = shape;
   c.orthogonalize.coefficients = one_iteration();
   c.orthogonalize.wire = wire;
-  if (axis.has_value()) c.orthogonalize.normuon = OrthogonalizeOptions::Lines{*axis, 0.9, 1e-8};
+  if (axis.has_value()) c.orthogonalize.normuon = NorMuonOptions{*axis, 0.9, 1e-8};
   c.apply = {wire, form, Decay::kCautious, {7, 3}};
   return c;
 }
@@ -275,14 +278,14 @@ TEST_F(OrthogonalizeAndApply, LeavesInactiveWeightsAndVariancesAlone) {
   EXPECT_EQ(steps.variances(), variances);
 }
 
-// Rows of an update that are no rows of the matrix.
+// Rows of an update that are not rows of the matrix.
 TEST_F(OrthogonalizeAndApply, FallsBackToBoth) {
   Case c = case_of({96, 384}, Dtype::kBf16, LineAxis::kRows, WeightForm::kF32);
   c.cut = Cut::kParts;
   expect_the_same(c, 2, false, false);
 }
 
-// Nothing of this needs a device.
+// None of these needs a device.
 TEST(InMatrices, CutsOneRowWhereRowsOfTheMatrixEnd) {
   const MatrixShape shape{4, 10};
   std::array<std::array<uint16_t, 40>, 2> memory{};
