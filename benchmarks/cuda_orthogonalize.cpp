@@ -1,7 +1,7 @@
-// Orthogonalizing on the GPU for the shapes of workloads A, B and C: recorded steps, two lanes, bf16 in place. Then
-// symmetric products alone, beside cuBLAS. Arguments: none, or one of `orthogonalize`, `products`; and the size of
-// sub-batches. Or `file`, the name of a file of bf16 matrices of one shape, which it orthogonalizees in place, their
-// number, rows and columns, and the name of a set of coefficients.
+// Times orthogonalization on the GPU for the shapes of workloads A, B and C: captured steps, two lanes, bf16 in place.
+// Then times symmetric products alone, compared with cuBLAS. Arguments: none, or one of `orthogonalize` and `products`,
+// and the size of sub-batches. Or `file`, the name of a file of bf16 matrices of one shape, which it orthogonalizes in
+// place, their number, rows and columns, and the name of a set of coefficients.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/cuda/newton_schulz/cuda_cublas.h"
+#include "kernels/cuda/newton_schulz/newton_schulz_form.h"
 #include "kernels/cuda/newton_schulz/orthogonalizer.h"
 #include "kernels/cuda/runtime/cuda_check.h"
 

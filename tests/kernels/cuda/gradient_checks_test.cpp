@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/kernels.h"
 #include "twin.h"
 
 namespace muster::kernels::cuda {

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/newton_schulz/newton_schulz.h"
+#include "kernels/cuda/newton_schulz/newton_schulz_form.h"
 #include "orthogonalizing.h"
 #include "spectra.h"
 

@@ -116,7 +116,7 @@ class Steps {
     settle();
   }
 
-  bool in_matrices() const { return cuda::matrix_blocks(batch(), case_.apply, blocks_).has_value(); }
+  bool takes_one_call() const { return cuda::matrix_blocks(batch(), case_.apply, blocks_).has_value(); }
   void make_it_impossible() { blocks_[0].update_stride += 1; }
 
   Bytes data() const { return data_.values(); }
@@ -205,7 +205,7 @@ class OrthogonalizeAndApply : public OrthogonalizeTest {
       one.make_it_impossible();
       two.make_it_impossible();
     }
-    ASSERT_EQ(one.in_matrices(), possible);
+    ASSERT_EQ(one.takes_one_call(), possible);
     Bytes before = one.data();
     for (unsigned step = 1; step <= steps; ++step) {
       for (Steps* side : {&one, &two}) {
@@ -286,7 +286,7 @@ TEST_F(OrthogonalizeAndApply, FallsBackToBoth) {
 }
 
 // None of these needs a device.
-TEST(InMatrices, CutsOneRowWhereRowsOfTheMatrixEnd) {
+TEST(MatrixBlocks, CutsOneRowWhereRowsOfTheMatrixEnd) {
   const MatrixShape shape{4, 10};
   std::array<std::array<uint16_t, 40>, 2> memory{};
   std::array<float, 80> weights{};
@@ -298,7 +298,7 @@ TEST(InMatrices, CutsOneRowWhereRowsOfTheMatrixEnd) {
   block.update_stride = 29;
   block.weight.data = weights.data();
   block.weight.first_index = 5;
-  const auto found = in_matrices({}, shape, batch, std::span(&block, 1));
+  const auto found = matrix_blocks({.shape = shape, .matrices = batch}, {}, std::span(&block, 1));
   ASSERT_TRUE(found.has_value());
   ASSERT_EQ(found->size(), 3);
   const int64_t expected[3][5] = {{0, 7, 1, 3, 0}, {1, 0, 2, 10, 3}, {3, 0, 1, 6, 23}};
@@ -317,7 +317,7 @@ TEST(InMatrices, CutsOneRowWhereRowsOfTheMatrixEnd) {
   }
 }
 
-TEST(InMatrices, RefusesWhatIsElsewhere) {
+TEST(MatrixBlocks, RefusesWhatIsElsewhere) {
   const MatrixShape shape{4, 10};
   std::array<uint16_t, 80> memory{};
   const std::array<UpdateMatrix, 1> batch{{{memory.data() + 20}}};
@@ -327,7 +327,7 @@ TEST(InMatrices, RefusesWhatIsElsewhere) {
     block.columns = columns;
     block.update = memory.data() + first;
     block.update_stride = stride;
-    return in_matrices({}, shape, batch, std::span(&block, 1)).has_value();
+    return matrix_blocks({.shape = shape, .matrices = batch}, {}, std::span(&block, 1)).has_value();
   };
   EXPECT_TRUE(possible(20, 4, 10, 10));
   EXPECT_TRUE(possible(25, 4, 5, 10));
