@@ -1,7 +1,7 @@
-// Orthogonalizing on the GPU for the shapes of workloads A, B and C: recorded steps, two lanes, bf16 in place. Then
-// symmetric products alone, beside cuBLAS. Arguments: none, or one of `orthogonalize`, `products`; and the size of
-// sub-batches. Or `file`, the name of a file of bf16 matrices of one shape, which it orthogonalizees in place, their
-// number, rows and columns, and the name of a set of coefficients.
+// Times orthogonalization on the GPU for the shapes of workloads A, B and C: captured steps, two lanes, bf16 in place.
+// Then times symmetric products alone, compared with cuBLAS. Arguments: none, or one of `orthogonalize` and `products`,
+// and the size of sub-batches. Or `file`, the name of a file of bf16 matrices of one shape, which it orthogonalizes in
+// place, their number, rows and columns, and the name of a set of coefficients.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/cuda/newton_schulz/cuda_cublas.h"
+#include "kernels/cuda/newton_schulz/newton_schulz_form.h"
 #include "kernels/cuda/newton_schulz/orthogonalizer.h"
 #include "kernels/cuda/runtime/cuda_check.h"
 
@@ -71,8 +72,7 @@ struct Job {
     const int64_t elements = shape.rows * shape.columns;
     const int64_t lines = std::max(shape.rows, shape.columns);
     options.coefficients = coefficients(kSet);
-    if (normuon)
-      options.normuon = OrthogonalizeOptions::Lines{shape.rows >= shape.columns ? LineAxis::kRows : LineAxis::kColumns};
+    if (normuon) options.normuon = NorMuonOptions{shape.rows >= shape.columns ? LineAxis::kRows : LineAxis::kColumns};
     memory = std::make_unique<Memory>(count * elements * 2);
     variances = std::make_unique<Memory>(count * lines * 4);
     check(cudaMemset(variances->data, 0, static_cast<size_t>(count * lines * 4)), "cudaMemset");
@@ -105,7 +105,7 @@ Orthogonalizing orthogonalize(const std::vector<std::unique_ptr<Job>>& jobs, int
   Queue queue(nullptr);
   Orthogonalizer orthogonalizer(0);
   const auto batch_of = [&](const Job& job) {
-    return std::min(together > 0 ? together : orthogonalize_batch(job.shape, multiprocessors),
+    return std::min(together > 0 ? together : best_batch_size(job.shape, multiprocessors),
                     static_cast<int64_t>(job.matrices.size()));
   };
   int64_t bytes = 0;
@@ -126,8 +126,8 @@ Orthogonalizing orthogonalize(const std::vector<std::unique_ptr<Job>>& jobs, int
               const auto part = std::span<const UpdateMatrix>(job->matrices)
                                     .subspan(begin, std::min(each, job->matrices.size() - begin));
               queue.lane(lane);
-              orthogonalizer.run(job->options, job->shape, part,
-                                 {static_cast<char*>(workspaces.data) + lane * bytes, bytes}, queue);
+              orthogonalizer.run(
+                  {job->options, job->shape, part, {static_cast<char*>(workspaces.data) + lane * bytes, bytes}}, queue);
             }
           }
           queue.join_lanes();
@@ -214,7 +214,7 @@ void report_products() {
                   flops(p) / ours / 1e9);
       if (Cublas::available()) {
         Cublas cublas;
-        const double theirs = each([&] { cublas.multiply_together(p, queue.main()); });
+        const double theirs = each([&] { cublas.multiply_batched(p, queue.main()); });
         const double flop = 2.0 * static_cast<double>(batch * n * n * n);
         std::printf(" %.3f | %.0f | %.2f |\n", theirs, flop / theirs / 1e9, theirs / ours);
       } else {

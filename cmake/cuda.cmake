@@ -4,7 +4,7 @@
 set(MUSTER_CUDA AUTO CACHE STRING "Compile for CUDA: AUTO (if nvcc is found), ON or OFF")
 set(MUSTER_CUDA_ARCHITECTURES native CACHE STRING
   "What CUDA sources are compiled for: native (this machine's GPUs, or 90a if it has none), all, or as CMAKE_CUDA_ARCHITECTURES")
-# sm_90a has the instructions that product.cu is made of; the others get what does not need them.
+# The GEMM needs the instructions of sm_90a; the other architectures get everything else.
 set(muster_all_architectures 80-real 89-real 90a-real 100-real)
 
 # Finds nvcc where its installer puts it, too: CMake looks at CUDACXX and PATH alone.
@@ -107,7 +107,7 @@ function(muster_add_cuda_kernels)
     return()
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/cuda/*.cu)
-  # The same bits as on the CPU: a product and a sum are rounded one by one there.
+  # Without FMA, for the same bits as on the CPU, which rounds a product and a sum separately.
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/cuda/newton_schulz/apply_orthogonalized.cu
     ${PROJECT_SOURCE_DIR}/src/kernels/cuda/elementwise/elementwise.cu ${PROJECT_SOURCE_DIR}/src/kernels/cuda/elementwise/gradient_checks.cu
     PROPERTIES COMPILE_OPTIONS -fmad=false)

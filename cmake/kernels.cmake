@@ -1,12 +1,12 @@
-# How the kernels are compiled: the same loops for several instruction sets, all to give the same bits.
+# Compiler options of the CPU kernels: the same loops for several instruction sets, with the same bits.
 
 include(CheckCXXCompilerFlag)
 
 function(muster_kernel_options)
   file(GLOB_RECURSE kernels ${PROJECT_SOURCE_DIR}/src/kernels/*.cpp)
-  # A product and a sum rounded as one on some machines only would tell them apart.
+  # Without FMA: only some machines have it, and it rounds a product and a sum as one.
   set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
-  # Neither of these changes a value; both keep loops from being vectorised.
+  # errno and trapping math would keep loops from being vectorised; turning them off changes no value.
   set(loops -ffp-contract=off -fno-math-errno -fno-trapping-math)
   set(portable "")
   set(avx2 -mavx2)

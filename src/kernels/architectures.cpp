@@ -7,7 +7,8 @@
 namespace muster::kernels {
 namespace {
 
-// One entry: digits of a compute capability, "a" or "f" for features of that chip or family, "-real" or "-virtual".
+// An entry is the digits of a compute capability, "a" or "f" for features of that chip or family, "-real" or
+// "-virtual".
 bool entry_runs_on(std::string_view entry, int major, int minor) {
   int number = 0;
   const char* const end = entry.data() + entry.size();

@@ -5,11 +5,11 @@
 
 namespace muster::kernels {
 
-// `compiled` as CMAKE_CUDA_ARCHITECTURES has it, "80-real;90a-real"; the GPU's compute capability is major.minor. True
-// also where `compiled` says nothing definite ("native").
+// True if a GPU of compute capability major.minor runs code compiled for `compiled`, which is written as
+// CMAKE_CUDA_ARCHITECTURES: "80-real;90a-real". An entry without a number ("native") counts as running everywhere.
 bool runs_on(std::string_view compiled, int major, int minor);
 
-// True if sm_90a is among them: the products of product.cu have no code for anything else, sm_90 included.
+// True if sm_90a is among them. Our GEMM has code for nothing else, not even for sm_90.
 bool has_sm90a(std::string_view compiled);
 
 }  // namespace muster::kernels

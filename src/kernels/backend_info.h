@@ -1,4 +1,4 @@
-// What the kernels of this build are, and what they find on this machine.
+// Which kernels this build has, and which hardware and libraries they find on this machine.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct CpuInfo {
 struct GpuInfo {
   std::string name{};
   std::string compute_capability{};  // "9.0"
-  bool supported = false;            // this build has code for it
+  bool supported = false;            // this build has code for this GPU
 };
 
 // Versions are major * 1000 + minor * 10, as CUDA counts.
@@ -28,7 +28,7 @@ struct CudaInfo {
 };
 
 CpuInfo cpu_info();
-// Initializes the CUDA driver, as counting devices does. Never throws where there is none.
+// Initializes the CUDA driver. Does not throw if there is none.
 CudaInfo cuda_info();
 
 }  // namespace muster::kernels

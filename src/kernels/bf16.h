@@ -1,4 +1,4 @@
-// bf16 as bits.
+// Conversions between f32 and the bits of bf16.
 #pragma once
 
 #include <bit>
@@ -6,7 +6,7 @@
 
 namespace muster::kernels {
 
-inline uint16_t to_bf16(float v) {  // the nearest, ties to even
+inline uint16_t to_bf16(float v) {  // to nearest, ties to even; not for NaN
   const auto bits = std::bit_cast<uint32_t>(v);
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }

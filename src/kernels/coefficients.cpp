@@ -20,14 +20,14 @@ const std::vector<Coefficients>& all() {
                  {2.8769, -3.1427, 1.2046},
                  {2.8366, -3.0525, 1.2012}}},
       {.name = "polar_express", .steps = polar_express, .safety = 1.02},
-      // The same polynomials with a safety factor of 1.05 in every step: the one for half precision.
+      // The same polynomials with a safety factor of 1.05 in every step, for half precision.
       {.name = "polar_express_safe",
        .steps = {{7.892583, -20.383014, 13.555306},
                  {3.911485, -2.546464, 0.426899},
                  {3.760658, -2.512819, 0.432365},
                  {3.160400, -2.149650, 0.399637},
                  {2.191097, -1.441662, 0.328146}}},
-      // By a tighter norm, which leaves the steps singular values up to sqrt(sqrt(n)) times as large.
+      // Divides by a tighter norm, so that singular values enter the steps up to n^(1/4) times as large.
       {.name = "polar_express_tight", .steps = polar_express, .safety = 1.02, .rescale = Coefficients::Rescale::kGram},
       {.name = "cans",
        .steps = {{8.4703, -25.1081, 18.6293},

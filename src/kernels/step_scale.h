@@ -1,4 +1,4 @@
-// The scale of a step.
+// The factor by which a step is scaled for the shape of its matrix.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace muster::kernels {
 
-// Of the whole parameter or block, in its declared orientation: never of a shard.
+// `output` and `input` are the sizes of the whole parameter or block in its declared orientation, not of a shard.
 double step_scale(StepScale scale, int64_t output, int64_t input);
 
 }  // namespace muster::kernels

@@ -7,12 +7,12 @@
 
 namespace muster::kernels {
 
-// Squares of mantissas by exponent. Four copies: neighbours often share an exponent, and would wait for each other's
-// store.
+// Sums of squares of mantissas by exponent, in four copies: consecutive values often share an exponent, and an addition
+// would wait for the store before it.
 struct SumOfSquares::Bins {
   static constexpr int kExponents = 256;
   static constexpr int kCopies = 4;
-  // A square takes 48 bits of a bin's 64.
+  // Additions until a bin may overflow: a square takes 48 of its 64 bits.
   static constexpr int64_t kRoom = int64_t{1} << 16;
 
   uint64_t sums[kCopies][kExponents] = {};
@@ -44,12 +44,12 @@ void SumOfSquares::add_all(int64_t rows, int64_t columns, int64_t stride, Load l
 void SumOfSquares::flush(Bins& bins) {
   for (auto& copy : bins.sums) {
     for (int e = 0; e < Bins::kExponents - 1; ++e) {
-      // A subnormal's exponent is that of the smallest normal.
+      // Subnormals have the exponent of the smallest normal number.
       if (copy[e] != 0) add_at_bit(copy[e], 2 * std::max(e - 1, 0));
     }
   }
   bins = Bins{};
-  carry();
+  propagate_carries(words_.data());
 }
 
 void SumOfSquares::add(const float* values, int64_t rows, int64_t columns, int64_t stride) {
@@ -62,7 +62,7 @@ void SumOfSquares::add_bf16(const uint16_t* values, int64_t rows, int64_t column
 
 void SumOfSquares::merge(const SumOfSquares& other) {
   for (int i = 0; i < kWords; ++i) words_[i] += other.words_[i];
-  carry();
+  propagate_carries(words_.data());
 }
 
 void SumOfSquares::add_at_bit(uint64_t amount, int bit) {
@@ -73,8 +73,6 @@ void SumOfSquares::add_at_bit(uint64_t amount, int bit) {
   words_[limb + 1] += static_cast<int64_t>(low >> 32);
   words_[limb + 2] += shift == 0 ? 0 : static_cast<int64_t>(amount >> (64 - shift));
 }
-
-void SumOfSquares::carry() { carry_limbs(words_.data()); }
 
 double SumOfSquares::value() const {
   std::array<int64_t, kWords> words = words_;

@@ -39,7 +39,7 @@ TEST(Architectures, OneOfSeveralIsEnough) {
   EXPECT_FALSE(runs_on("", 9, 0));
 }
 
-// A build for sm_90 passed for one with the products of Hopper, whose kernels were empty.
+// A build for sm_90 was once taken for one with the GEMM for sm_90a, whose kernels are empty in it.
 TEST(Architectures, OnlySm90aHasTheProductsOfHopper) {
   EXPECT_TRUE(has_sm90a("90a-real"));
   EXPECT_TRUE(has_sm90a("80-real;90a"));

@@ -14,7 +14,7 @@ namespace {
 
 constexpr WeightForm kForms[] = {WeightForm::kF32, WeightForm::kBf16, WeightForm::kBf16Master,
                                  WeightForm::kBf16Mantissa, WeightForm::kBf16Stochastic};
-// Around vectors of 4, 8, 16 and 32, and pieces of 65536.
+// Sizes around vectors of 4, 8, 16 and 32, and around pieces of 65536.
 constexpr int64_t kLengths[] = {0, 1, 3, 8, 15, 16, 17, 31, 33, 100, 65537};
 
 // A buffer of either dtype, starting `offset` elements past an aligned address.
@@ -42,7 +42,7 @@ class Buffer {
   std::vector<uint16_t> bf16_;
 };
 
-// Weights of any form, and the value they stand for.
+// Weights of any form, and the values they stand for.
 struct Stored {
   WeightForm form;
   std::vector<float> f32;  // weights or master
@@ -119,7 +119,7 @@ TEST(Momentum, AgreesWithTheReferenceInEveryDtypeAndForm) {
   }
 }
 
-// One element alone on the portable path decides what every other path, length, stride, offset and thread must give.
+// Every path, length, stride, offset and thread must give what the portable path gives for each element alone.
 TEST(Momentum, EveryPathGivesTheSameBits) {
   for (const int64_t columns : kLengths) {
     const int64_t rows = columns > 1000 ? 2 : 5;
@@ -215,7 +215,7 @@ TEST(Apply, MasterMantissaAndF32HoldTheSameWeights) {
   EXPECT_EQ(mantissa.values(), f32.f32);
 }
 
-// Whoever loads a model after its masters were made does not know of them.
+// Loading a model after its masters were made changes the weights and not the masters.
 TEST(Apply, AWeightThatIsNotItsMastersRoundingCounts) {
   const auto kernels = make_cpu_kernels({});
   Stored master(WeightForm::kBf16Master, random_values(300, 8));
@@ -271,7 +271,7 @@ TEST(Apply, EveryPathGivesTheSameBits) {
             ASSERT_TRUE(stored == expected[0]) << set->name << " " << columns << " form " << static_cast<int>(form);
           }
         }
-        // Cut into columns, as another layout would.
+        // Cut into columns, as in another layout.
         Buffer u(Dtype::kBf16, updates);
         Stored stored(form, weights);
         std::vector<ApplyBlock> blocks;
@@ -295,7 +295,7 @@ TEST(Apply, EveryPathGivesTheSameBits) {
   }
 }
 
-// Values are what a weight of each form stands for, less what was there; on every instruction set, in blocks that
+// Each value becomes the weight, as its form says, minus the old value: on every instruction set, in blocks that
 // threads share.
 TEST(SubtractFromWeights, SeesTheExactWeightOfEveryForm) {
   constexpr int64_t kRows = 300;

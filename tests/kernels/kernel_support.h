@@ -51,7 +51,7 @@ inline std::vector<const cpu::Elementwise*> all_elementwise() {
   return sets;
 }
 
-// Filled with NaN patterns: nobody may rely on zeros.
+// Filled with NaN patterns, because callers may not rely on zeros.
 class Scratch {
  public:
   explicit Scratch(int64_t bytes) : data_(static_cast<size_t>(bytes / 64 + 1)), bytes_(bytes) {}
@@ -79,10 +79,7 @@ class CpuParts {
   int64_t orthogonalize_workspace(MatrixShape shape) const {
     return pool_.threads() * cpu::newton_schulz_matrix_bytes(cpu::form_of(shape), shape);
   }
-  void normuon(const cpu::NorMuonOptions& options, MatrixShape shape, std::span<const cpu::NorMuonMatrix> batch,
-               Workspace workspace) {
-    cpu::normuon(elementwise_, pool_, options, shape, batch, workspace);
-  }
+  void normuon(const cpu::NorMuonBatch& batch) { cpu::normuon(elementwise_, pool_, batch); }
 
  private:
   const cpu::Elementwise& elementwise_;

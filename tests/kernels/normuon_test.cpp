@@ -17,7 +17,6 @@ TEST(NorMuon, AgreesWithTheReferenceOverSteps) {
   CpuParts kernels(2);
   for (const MatrixShape shape : kShapes) {
     for (const LineAxis axis : {LineAxis::kRows, LineAxis::kColumns}) {
-      cpu::NorMuonOptions options{.axis = axis, .wire = Dtype::kF32};
       const int64_t lines = axis == LineAxis::kRows ? shape.rows : shape.columns;
       std::vector<float> variance(static_cast<size_t>(lines));
       reference::NorMuonOptions expected_options;
@@ -28,7 +27,11 @@ TEST(NorMuon, AgreesWithTheReferenceOverSteps) {
         const std::vector<float> o = random_values(shape.rows * shape.columns, step, 0.03f);
         std::vector<float> output(o.size());
         const cpu::NorMuonMatrix matrix{o.data(), variance.data(), output.data()};
-        kernels.normuon(options, shape, std::span(&matrix, 1), scratch.get());
+        kernels.normuon({.options = {.axis = axis},
+                         .wire = Dtype::kF32,
+                         .shape = shape,
+                         .matrices = std::span(&matrix, 1),
+                         .workspace = scratch.get()});
         const auto expected =
             reference::normuon(expected_options, {shape.rows, shape.columns, to_double(o)}, expected_variance);
         // V, the factor and the product are each rounded to f32: 2^-24 of the value three times.
@@ -46,7 +49,6 @@ TEST(NorMuon, AgreesWithTheReferenceOverSteps) {
 TEST(NorMuon, GivesTheSameBitsInEveryBatchOnEveryThreadCount) {
   for (const MatrixShape shape : kShapes) {
     for (const LineAxis axis : {LineAxis::kRows, LineAxis::kColumns}) {
-      const cpu::NorMuonOptions options{.axis = axis};
       const size_t size = static_cast<size_t>(shape.rows * shape.columns);
       const size_t lines = static_cast<size_t>(axis == LineAxis::kRows ? shape.rows : shape.columns);
       std::vector<std::vector<uint16_t>> expected;
@@ -67,7 +69,8 @@ TEST(NorMuon, GivesTheSameBitsInEveryBatchOnEveryThreadCount) {
               matrices.push_back({o[m].data(), variance[m].data(), outputs[m].data()});
             }
             Scratch scratch(static_cast<int64_t>(batch) * cpu::normuon_matrix_bytes(shape));
-            kernels.normuon(options, shape, matrices, scratch.get());
+            kernels.normuon(
+                {.options = {.axis = axis}, .shape = shape, .matrices = matrices, .workspace = scratch.get()});
             for (size_t m = 0; m < batch; ++m) {
               if (expected.size() <= m) {
                 expected.push_back(outputs[m]);
@@ -87,7 +90,6 @@ TEST(NorMuon, KeepsTheNormAndLeavesZeroAlone) {
   CpuParts kernels;
   const MatrixShape shape{20, 30};
   Scratch scratch(cpu::normuon_matrix_bytes(shape));
-  cpu::NorMuonOptions options{.wire = Dtype::kF32};
   std::vector<float> values = random_values(600, 1);
   const auto norm = [](const std::vector<float>& v) {
     return reference::frobenius_norm({1, static_cast<int64_t>(v.size()), to_double(v)});
@@ -95,12 +97,14 @@ TEST(NorMuon, KeepsTheNormAndLeavesZeroAlone) {
   const double before = norm(values);
   std::vector<float> variance(20);
   const cpu::NorMuonMatrix matrix{values.data(), variance.data(), values.data()};  // in place
-  kernels.normuon(options, shape, std::span(&matrix, 1), scratch.get());
+  const cpu::NorMuonBatch batch{
+      .wire = Dtype::kF32, .shape = shape, .matrices = std::span(&matrix, 1), .workspace = scratch.get()};
+  kernels.normuon(batch);
   EXPECT_NEAR(norm(values) / before, 1, 1e-6);
 
   std::fill(values.begin(), values.end(), 0.0f);
   std::fill(variance.begin(), variance.end(), 0.0f);
-  kernels.normuon(options, shape, std::span(&matrix, 1), scratch.get());
+  kernels.normuon(batch);
   EXPECT_EQ(values, std::vector<float>(600));
   EXPECT_EQ(variance, std::vector<float>(20));
 }

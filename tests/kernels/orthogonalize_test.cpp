@@ -14,7 +14,7 @@ namespace {
 
 using cpu::Form;
 
-// Around the vectors, the panels of 256 rows and the tiles of 256 x 768.
+// Sizes around vectors, panels of 256 rows and tiles of 256 x 768.
 const std::vector<MatrixShape> kShapes{{1, 1},    {1, 12},    {12, 1},    {6, 12},   {12, 6},   {63, 64},  {64, 64},
                                        {65, 64},  {64, 65},   {100, 130}, {130, 90}, {60, 257}, {300, 30}, {20, 800},
                                        {800, 20}, {129, 129}, {40, 256},  {255, 40}, {257, 260}};
@@ -69,7 +69,7 @@ TEST(Orthogonalize, TheFormDependsOnTheShapeAlone) {
   EXPECT_EQ(cpu::form_of({5, 7}), Form::kStandard);
 }
 
-// Whatever the batch, the threads, the instruction set, the room and the alignment: the same bits.
+// The batch, the threads, the instruction set, the workspace and the alignment change no bit.
 TEST(Orthogonalize, AMatrixGivesTheSameBitsInEveryBatch) {
   for (const MatrixShape shape : {MatrixShape{1, 12}, {6, 12}, {64, 65}, {130, 400}, {400, 130}, {260, 260}}) {
     const size_t size = static_cast<size_t>(shape.rows * shape.columns);

@@ -12,7 +12,7 @@
 namespace muster::kernels {
 namespace {
 
-// Every magnitude a float has, subnormals too.
+// Values of every magnitude that a float can have, subnormals included.
 std::vector<float> wild_values(size_t count, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<float> values(count);
@@ -41,7 +41,7 @@ TEST(SumOfSquares, AnyOrderAndPartitionGivesTheSameWords) {
       const size_t count = std::min<size_t>(1 + random() % 700, values.size() - begin);
       SumOfSquares part;
       part.add(values.data() + begin, 1, static_cast<int64_t>(count), 0);
-      // As an all-reduce merges: words only, the carry later.
+      // As an all-reduce merges: it adds words, and carries are propagated later.
       for (int w = 0; w < SumOfSquares::kWords; ++w) total.words()[w] += part.words()[w];
       begin += count;
     }
@@ -111,7 +111,7 @@ TEST(SumOfSquares, IsTheSameForEveryThreadCountStrideAndDtype) {
   const std::vector<float> values = from_bf16(halves);
   for (const int threads : {1, 2, 3}) {
     const auto kernels = make_cpu_kernels({.threads = threads});
-    // All; then in two blocks of columns with strides.
+    // First all at once, then in two blocks of columns with strides.
     SumOfSquares all;
     const ValueBlock whole{1, 350000, values.data(), 0};
     kernels->sum_squares(Dtype::kF32, std::span(&whole, 1), all.words().data());
@@ -129,12 +129,12 @@ int64_t bad_in(Kernels& kernels, Dtype dtype, const ValueBlock& block) {
   return count;
 }
 
-// Of each value with its place, whatever the threads and instruction sets.
+// The fingerprint depends on each value and its index, and not on threads or instruction sets.
 TEST(Fingerprint, IsTheSameForTheSameValuesAndOtherForOthers) {
   const std::vector<float> values = random_values(100'003, 7);
   const auto print = [](Kernels& kernels, Dtype dtype, const void* data, int64_t count) {
     std::vector<int64_t> words(3);
-    const PrintRange ranges[] = {{count, data, 1, 5, 2}, {count, nullptr, 0, 1, 1}};
+    const FingerprintRange ranges[] = {{count, data, 1, 5, 2}, {count, nullptr, 0, 1, 1}};
     kernels.fingerprint(dtype, ranges, words.data(), 2);
     EXPECT_EQ(words[0], 0);
     EXPECT_EQ(static_cast<uint64_t>(words[1]) * 2, static_cast<uint64_t>(words[2]) * 5);

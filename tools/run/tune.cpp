@@ -171,7 +171,7 @@ class Tuner {
     const kernels::OrthogonalizeOptions options{coefficients("polar_express"), sizes_.wire, {}};
     const int64_t scratch =
         std::max(kernels_->orthogonalize_workspace(shape, 1, options),
-                 std::min(kernels_->orthogonalize_workspace(shape, batch, options), kernels_->workspace_worth()));
+                 std::min(kernels_->orthogonalize_workspace(shape, batch, options), kernels_->largest_workspace()));
     const DeviceBytes matrices = allocate(elements * batch * width);
     const DeviceBytes workspace = allocate(scratch);
     if (matrices.data() == nullptr || workspace.data() == nullptr) return -1;
@@ -180,7 +180,7 @@ class Tuner {
     for (int64_t m = 0; m < batch; ++m) list.push_back({matrices.data() + m * elements * width, nullptr, nullptr});
     return timed(repeats, [&] {
       as_step([&] {
-        for (int i = 0; i < calls; ++i) kernels_->orthogonalize(options, shape, list, {workspace.data(), scratch});
+        for (int i = 0; i < calls; ++i) kernels_->orthogonalize({options, shape, list, {workspace.data(), scratch}});
       });
     });
   }

@@ -299,11 +299,11 @@ Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, 
   return ballots;
 }
 
-std::vector<kernels::PrintRange> gradient_prints(const StepQuestion& question, std::span<void* const> gradients,
-                                                 Dtype dtype,
-                                                 const std::function<PrintChoice(size_t parameter)>& choose) {
+std::vector<kernels::FingerprintRange> gradient_prints(const StepQuestion& question, std::span<void* const> gradients,
+                                                       Dtype dtype,
+                                                       const std::function<PrintChoice(size_t parameter)>& choose) {
   const auto& [problem, holdings, memory, groups, number, seed, rank, ranks, recorded] = question;
-  std::vector<kernels::PrintRange> out;
+  std::vector<kernels::FingerprintRange> out;
   if (problem.grad_sync || !compares_gradients(number)) return out;
   const BallotLayout layout(groups.size(), problem.parameters.size(), static_cast<size_t>(problem.ranks));
   for (size_t p = 0; p < problem.parameters.size(); ++p) {

@@ -98,9 +98,9 @@ Ballots fill_in(const StepQuestion& question, std::span<void* const> gradients, 
 // Fingerprints of the gradients that replicas have too, for the words of this rank: of one dtype, for chosen
 // parameters. Absent gradients are among them.
 enum class PrintChoice : uint8_t { kSkip, kCompare, kCompareAndName };
-std::vector<kernels::PrintRange> gradient_prints(const StepQuestion& question, std::span<void* const> gradients,
-                                                 Dtype dtype,
-                                                 const std::function<PrintChoice(size_t parameter)>& choose);
+std::vector<kernels::FingerprintRange> gradient_prints(const StepQuestion& question, std::span<void* const> gradients,
+                                                       Dtype dtype,
+                                                       const std::function<PrintChoice(size_t parameter)>& choose);
 // Which parameters take part. Throws InvalidArgument, naming what they disagree on.
 std::vector<bool> count(const StepQuestion& question, std::span<const int64_t> sums, const std::string& refusal);
 // The first parameter whose word is not 0 has gradients that are not finite on so many ranks.

@@ -121,7 +121,7 @@ bool Control::screen(Gradients gradients, const std::vector<bool>& active, NonFi
 void Control::add_prints(const StepQuestion& question, Gradients gradients,
                          const std::function<PrintChoice(size_t parameter)>& choose, int64_t* words) {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
-    const std::vector<kernels::PrintRange> prints = gradient_prints(question, gradients, dtype, choose);
+    const std::vector<kernels::FingerprintRange> prints = gradient_prints(question, gradients, dtype, choose);
     if (prints.empty()) continue;
     kernels_.fingerprint(dtype, prints, words, static_cast<int64_t>(layout_.prints) + question.rank);
   }

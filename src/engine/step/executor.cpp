@@ -44,13 +44,13 @@ Executor::Executor(const plan::Catalog& catalog, std::span<const ParameterMemory
       arena_(kernels, full.arena_bytes) {
   for (const Parameter& p : problem_.parameters) streams_.push_back(stream_of(p.name));
   for (const ParameterMemory& m : memory) stochastic_ = stochastic_ || m.form == WeightForm::kBf16Stochastic;
-  const int64_t most = kernels.workspace_worth();
+  const int64_t most = kernels.largest_workspace();
   const int64_t left = scratch_cap == 0 ? most : std::min(most, scratch_cap - arena_.size());
   // One matrix always fits, as the plan has seen to; more, on more lanes, as far as there is room.
   int64_t one = 0;
   int64_t wanted = 0;
   const auto look_at = [&](const BatchKey& key, bool home, size_t matrices) {
-    const int64_t good = std::min(static_cast<int64_t>(matrices), kernels.orthogonalize_batch({key.rows, key.columns}));
+    const int64_t good = std::min(static_cast<int64_t>(matrices), kernels.best_batch_size({key.rows, key.columns}));
     one = std::max(one, workshop(key, home, 1).total());
     wanted = std::max(wanted, kernels.lanes() * workshop(key, home, good).total());
   };
@@ -83,7 +83,7 @@ Executor::Workshop Executor::workshop(const BatchKey& key, bool home, int64_t ma
 }
 
 Executor::Workshop Executor::best_workshop(const BatchKey& key, bool home, size_t matrices) const {
-  const auto most = std::min(static_cast<int64_t>(matrices), kernels_.orthogonalize_batch({key.rows, key.columns}));
+  const auto most = std::min(static_cast<int64_t>(matrices), kernels_.best_batch_size({key.rows, key.columns}));
   const auto fits = [&](int64_t count) { return workshop(key, home, count).total() <= workspace_.size() / lanes_; };
   int64_t count = 1;
   for (int64_t high = most; count < high;) {
@@ -95,7 +95,7 @@ Executor::Workshop Executor::best_workshop(const BatchKey& key, bool home, size_
     }
   }
   // What is left over from a multiple of it would keep all threads on one matrix, which is slower than one on each.
-  const int64_t unit = kernels_.side_by_side();
+  const int64_t unit = kernels_.concurrent_matrices();
   if (count < most && count > unit) count = count / unit * unit;
   return workshop(key, home, count);
 }
@@ -313,7 +313,10 @@ Recorder::Span Executor::orthogonalizing(size_t w, const BatchKey& key, size_t m
 void Executor::orthogonalize(size_t w, const BatchKey& key, std::span<const kernels::UpdateMatrix> matrices,
                              const kernels::Workspace& workspace) {
   const auto timed = orthogonalizing(w, key, matrices.size());
-  kernels_.orthogonalize(orthogonalize_options(key), {key.rows, key.columns}, matrices, workspace);
+  kernels_.orthogonalize({.options = orthogonalize_options(key),
+                          .shape = {key.rows, key.columns},
+                          .matrices = matrices,
+                          .workspace = workspace});
   ++recorder_.stats.kernels;
   poll();
 }
@@ -325,7 +328,10 @@ void Executor::orthogonalize_and_apply(const Run& run, size_t w, const BatchKey&
   std::vector<kernels::ApplyBlock> blocks;
   blocks.reserve(steps.size());
   for (const Placed<ApplyStep>& step : steps) blocks.push_back(apply_block(run, step));
-  kernels_.orthogonalize_and_apply(orthogonalize_options(key), {key.rows, key.columns}, matrices, workspace,
+  kernels_.orthogonalize_and_apply({.options = orthogonalize_options(key),
+                                    .shape = {key.rows, key.columns},
+                                    .matrices = matrices,
+                                    .workspace = workspace},
                                    apply_options(run, steps[0].step->parameter), blocks);
   ++recorder_.stats.kernels;
 }

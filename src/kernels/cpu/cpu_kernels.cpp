@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "kernels/bf16.h"
 #include "kernels/cpu/newton_schulz.h"
 #include "kernels/cpu/normuon.h"
 #include "kernels/cpu/pieces.h"
@@ -32,16 +32,17 @@ T* advance(T* pointer, int64_t bytes) {
   return pointer == nullptr ? nullptr : static_cast<T*>(static_cast<Char*>(pointer) + bytes);
 }
 
-// All in bytes but the rows; from nothing: zeros.
-void copy_rows(void* to, int64_t to_stride, const void* from, int64_t from_stride, int64_t rows, int64_t bytes) {
-  const bool dense = to_stride == bytes && (from == nullptr || from_stride == bytes);
-  if (dense) bytes *= rows;
-  for (int64_t i = 0; i < (dense ? std::min<int64_t>(rows, 1) : rows) && bytes > 0; ++i) {
-    void* const row = advance(to, i * to_stride);
-    if (from == nullptr) {
-      std::memset(row, 0, static_cast<size_t>(bytes));
+// Of elements that are bytes.
+void copy_bytes(const CopyBlock& b) {
+  const bool dense = b.to_stride == b.columns && (b.from == nullptr || b.from_stride == b.columns);
+  const int64_t rows = dense ? std::min<int64_t>(b.rows, 1) : b.rows;
+  const auto bytes = static_cast<size_t>(dense ? b.rows * b.columns : b.columns);
+  for (int64_t i = 0; i < rows && bytes > 0; ++i) {
+    void* const row = advance(b.to, i * b.to_stride);
+    if (b.from == nullptr) {
+      std::memset(row, 0, bytes);
     } else {
-      std::memcpy(row, advance(from, i * from_stride), static_cast<size_t>(bytes));
+      std::memcpy(row, advance(b.from, i * b.from_stride), bytes);
     }
   }
 }
@@ -53,7 +54,7 @@ void add_row(Dtype dtype, const void* from, int64_t count, float* to) {
     return;
   }
   const auto* const values = static_cast<const uint16_t*>(from);
-  for (int64_t i = 0; i < count; ++i) to[i] += std::bit_cast<float>(static_cast<uint32_t>(values[i]) << 16);
+  for (int64_t i = 0; i < count; ++i) to[i] += from_bf16(values[i]);
 }
 
 WeightBlock part_of(const WeightBlock& weight, WeightForm form, const Piece& piece) {
@@ -99,15 +100,15 @@ class CpuKernels final : public Kernels {
   }
   void release(void* data) noexcept override { std::free(data); }
   void read(void* host, const void* device, const HostRows& rows) override {
-    copy_rows(host, rows.host_stride, device, rows.device_stride, rows.rows, rows.bytes);
+    copy_bytes({rows.rows, rows.bytes, device, rows.device_stride, host, rows.host_stride});
   }
   void write(void* device, const void* host, const HostRows& rows) override {
-    copy_rows(device, rows.device_stride, host, rows.host_stride, rows.rows, rows.bytes);
+    copy_bytes({rows.rows, rows.bytes, host, rows.host_stride, device, rows.device_stride});
   }
 
   void copy(int64_t width, std::span<const CopyBlock> blocks) override {
     for (const CopyBlock& b : blocks) {
-      copy_rows(b.to, b.to_stride * width, b.from, b.from_stride * width, b.rows, b.columns * width);
+      copy_bytes({b.rows, b.columns * width, b.from, b.from_stride * width, b.to, b.to_stride * width});
     }
   }
 
@@ -140,11 +141,11 @@ class CpuKernels final : public Kernels {
       part.grad = advance(block.grad, offset(block.grad_stride) * byte_size(options.grad));
       part.momentum = advance(block.momentum, offset(block.momentum_stride) * byte_size(options.momentum));
       part.update = advance(block.update, offset(block.update_stride) * byte_size(options.wire));
-      // Updates that are not wanted go through the same loop, so that momentum has the same bits.
-      thread_local std::vector<std::byte> unwanted;
+      // Without an update the same loop runs and its output is discarded, so that momentum has the same bits.
+      thread_local std::vector<std::byte> discarded;
       if (block.update == nullptr) {
-        unwanted.resize(static_cast<size_t>(piece.columns * byte_size(options.wire)));
-        part.update = unwanted.data();
+        discarded.resize(static_cast<size_t>(piece.columns * byte_size(options.wire)));
+        part.update = discarded.data();
         part.update_stride = 0;
       }
       elementwise_.momentum_pack(clipped, part);
@@ -188,49 +189,48 @@ class CpuKernels final : public Kernels {
   void subtract_from_weights(WeightForm form, std::span<const ChangeBlock> blocks) override {
     each_piece(pool_, blocks, cut_of<ChangeBlock>, [&](const ChangeBlock& block, const Piece& piece, int) {
       if (sits_out(block)) return;
-      // A piece has whole rows, or a part of one: its values are dense, too.
+      // A piece is whole rows or part of one row, so its values are contiguous too.
       float* const values = block.values + piece.row * block.columns + piece.column;
       elementwise_.subtract_from_weights(
           form, {piece.rows, piece.columns, part_of(block.weight, form, piece), values, nullptr});
     });
   }
 
-  int64_t side_by_side() const override { return pool_.threads(); }
+  int64_t concurrent_matrices() const override { return pool_.threads(); }
 
-  // Two matrices of 3072 x 768 on two threads take 90 MiB.
-  int64_t workspace_worth() const override { return (int64_t{48} << 20) * pool_.threads(); }
+  // For scale: two matrices of 3072 x 768 on two threads take 90 MiB.
+  int64_t largest_workspace() const override { return (int64_t{48} << 20) * pool_.threads(); }
 
-  int64_t orthogonalize_workspace(MatrixShape shape, int64_t batch,
+  int64_t orthogonalize_workspace(MatrixShape shape, int64_t count,
                                   const OrthogonalizeOptions& options) const override {
-    const int64_t bytes = std::min<int64_t>(batch, pool_.threads()) * newton_schulz_matrix_bytes(form_of(shape), shape);
+    const int64_t bytes = std::min<int64_t>(count, pool_.threads()) * newton_schulz_matrix_bytes(form_of(shape), shape);
     if (!options.normuon) return bytes;
-    return batch * orthogonal_bytes(shape) + std::max(bytes, batch * normuon_matrix_bytes(shape));
+    return count * orthogonal_bytes(shape) + std::max(bytes, count * normuon_matrix_bytes(shape));
   }
 
-  // NorMuon sees the factor before it is rounded.
-  void orthogonalize(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const UpdateMatrix> batch,
-                     Workspace workspace) override {
+  // NorMuon reads the orthogonal factor in f32, before it is rounded to the wire dtype.
+  void orthogonalize(const OrthogonalizeBatch& batch) override {
+    const auto& [options, shape, matrices, workspace] = batch;
     check_dtype(options.wire, "wire");
     const int64_t o_bytes = options.normuon ? orthogonal_bytes(shape) : 0;
-    const int64_t all_bytes = static_cast<int64_t>(batch.size()) * o_bytes;
+    const int64_t all_bytes = static_cast<int64_t>(matrices.size()) * o_bytes;
     auto* const scratch = static_cast<char*>(workspace.data);
     const Workspace rest{scratch + all_bytes, workspace.bytes - all_bytes};
     if (rest.bytes < 0)
       throw InvalidArgument("orthogonalize: workspace of " + std::to_string(workspace.bytes) + " bytes");
     std::vector<MatrixPair> pairs;
     std::vector<NorMuonMatrix> scaled;
-    for (size_t i = 0; i < batch.size(); ++i) {
-      if (sits_out(batch[i])) continue;
-      void* const o = options.normuon ? scratch + static_cast<int64_t>(i) * o_bytes : batch[i].matrix;
-      pairs.push_back({batch[i].matrix, o, batch[i].gram_error});
-      scaled.push_back({static_cast<const float*>(o), batch[i].variance, batch[i].matrix});
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      const UpdateMatrix& m = matrices[i];
+      if (sits_out(m)) continue;
+      void* const o = options.normuon ? scratch + static_cast<int64_t>(i) * o_bytes : m.matrix;
+      pairs.push_back({m.matrix, o, m.gram_error});
+      scaled.push_back({static_cast<const float*>(o), m.variance, m.matrix});
     }
     const Dtype output = options.normuon ? Dtype::kF32 : options.wire;
     newton_schulz({elementwise_, pool_, form_of(shape)}, {options.coefficients, 0, options.wire, output}, shape, pairs,
                   rest);
-    if (!options.normuon) return;
-    const auto& [axis, beta2, eps] = *options.normuon;
-    normuon(elementwise_, pool_, {axis, beta2, eps, options.wire}, shape, scaled, rest);
+    if (options.normuon) normuon(elementwise_, pool_, {*options.normuon, options.wire, shape, scaled, rest});
   }
 
   void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {
@@ -255,9 +255,9 @@ class CpuKernels final : public Kernels {
     });
   }
 
-  void fingerprint(Dtype dtype, std::span<const PrintRange> ranges, int64_t* words, int64_t total) override {
+  void fingerprint(Dtype dtype, std::span<const FingerprintRange> ranges, int64_t* words, int64_t total) override {
     check_dtype(dtype, "values");
-    each_piece(pool_, ranges, cut_of_range<PrintRange>, [&](const PrintRange& range, const Piece& piece, int) {
+    each_piece(pool_, ranges, cut_of_range<FingerprintRange>, [&](const auto& range, const Piece& piece, int) {
       if (range.data == nullptr) return;
       const void* const data = advance(range.data, piece.column * byte_size(dtype));
       const uint64_t sum = elementwise_.fingerprint(dtype, data, piece.columns, piece.column);
@@ -280,7 +280,7 @@ class CpuKernels final : public Kernels {
   }
 
  private:
-  // To one sum.
+  // All blocks have one number, whose sum begins at `words`.
   void add_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) {
     std::vector<SumOfSquares> sums(static_cast<size_t>(pool_.threads()));
     each_piece(pool_, blocks, cut_of<ValueBlock>, [&](const ValueBlock& block, const Piece& piece, int thread) {

@@ -1,4 +1,4 @@
-// The CPU backend, with what tests choose: the instruction set of its loops.
+// The CPU backend for a given instruction set of its loops, which tests choose.
 #pragma once
 
 #include <memory>

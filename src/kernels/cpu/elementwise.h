@@ -1,5 +1,5 @@
-// The loops over elements, compiled once for each instruction set. All versions give the same bits: the same IEEE
-// operations in the same order, nothing contracted into FMA, and sums over lanes whose number is fixed.
+// The loops over elements, compiled once per instruction set. All versions give the same bits: they do the same IEEE
+// operations in the same order, contract nothing into FMA, and sum over a fixed number of lanes.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace muster::kernels::cpu {
 struct Elementwise {
   const char* name;
 
-  // One block, or a piece of one, on one thread.
+  // Each works on one block, or a piece of one, on one thread.
   void (*momentum_pack)(const MomentumOptions& options, const MomentumBlock& block);
   void (*apply)(const ApplyOptions& options, const ApplyBlock& block);
   void (*adamw)(const AdamWOptions& options, const ElementRange& range);
@@ -19,22 +19,23 @@ struct Elementwise {
 
   void (*subtract_from_weights)(WeightForm form, const ChangeBlock& block);
 
-  // Of one row, in double. `values` in `dtype`.
+  // The sum of squares of one row, in double.
   double (*sum_squares)(Dtype dtype, const void* values, int64_t count);
   // sums[j] += values[j]^2
   void (*add_squares)(const float* values, int64_t count, double* sums);
   // to[j] = values[j] * factor, multiplied in double and rounded to f32.
   void (*normalize)(Dtype dtype, const void* values, int64_t count, double factor, float* to);
-  // to[j] = values[j] * factor, or * factors[j] where that is given; multiplied in f32 and rounded to `wire`.
-  void (*scale_to_wire)(const float* values, int64_t count, float factor, const float* factors, Dtype wire, void* to);
+  // to[j] = values[j] * factor and to[j] = values[j] * factors[j], in f32 and rounded to `wire`. `to` may be `values`.
+  void (*scale)(const float* values, int64_t count, float factor, Dtype wire, void* to);
+  void (*multiply)(const float* values, int64_t count, const float* factors, Dtype wire, void* to);
 
-  // The sum over j of value_print(values[j], place + j).
+  // The sum over j of value_fingerprint(values[j], place + j).
   uint64_t (*fingerprint)(Dtype dtype, const void* values, int64_t count, int64_t place);
   bool (*all_finite)(Dtype dtype, const void* values, int64_t count);
   void (*zero_non_finite)(Dtype dtype, void* values, int64_t count);
 };
 
-// Null where this build or this machine has no such instructions.
+// Null if this build or this machine lacks the instructions.
 const Elementwise* portable_elementwise();
 const Elementwise* avx2_elementwise();
 const Elementwise* avx512_elementwise();

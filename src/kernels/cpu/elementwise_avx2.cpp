@@ -1,4 +1,4 @@
-// Compiled with the flags for AVX2 where the compiler knows them; FMA stays off.
+// Compiled with the flags for AVX2 if the compiler knows them; FMA stays off.
 #include "kernels/cpu/elementwise.h"
 
 #ifdef __AVX2__
@@ -10,10 +10,9 @@ namespace muster::kernels::cpu {
 const Elementwise* avx2_elementwise() {
 #ifdef __AVX2__
   static constexpr Elementwise table = elementwise_table("avx2");
-  return __builtin_cpu_supports("avx2") ? &table : nullptr;
-#else
-  return nullptr;
+  if (__builtin_cpu_supports("avx2")) return &table;
 #endif
+  return nullptr;
 }
 
 }  // namespace muster::kernels::cpu

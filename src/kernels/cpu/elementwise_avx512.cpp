@@ -1,4 +1,4 @@
-// Compiled with the flags for AVX-512 where the compiler knows them; FMA stays off.
+// Compiled with the flags for AVX-512 if the compiler knows them; FMA stays off.
 #include "kernels/cpu/elementwise.h"
 
 #ifdef __AVX512BW__
@@ -12,10 +12,9 @@ const Elementwise* avx512_elementwise() {
   static constexpr Elementwise table = elementwise_table("avx512");
   const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return has ? &table : nullptr;
-#else
-  return nullptr;
+  if (has) return &table;
 #endif
+  return nullptr;
 }
 
 }  // namespace muster::kernels::cpu

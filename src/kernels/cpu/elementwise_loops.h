@@ -1,56 +1,22 @@
-// The loops behind Elementwise. Included once by each elementwise_<instruction set>.cpp, which is compiled with its own
-// flags; plain C++ that the compiler vectorises. Calls no inline function of the standard library: the linker could
-// keep this file's copy of it for machines that lack the instructions.
+// The loops behind Elementwise: plain C++ that the compiler vectorises. Each elementwise_<instruction set>.cpp includes
+// this and is compiled with its own flags. Do not call inline functions of the standard library here: the linker could
+// keep this file's copy of one and run it on machines that lack the instructions.
 #pragma once
 
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/elementwise_values.h"
+#include "kernels/weight_form_dispatch.h"
 
 namespace muster::kernels::cpu {
 namespace {
 
-template <typename T>
-struct Type {
-  using type = T;
-};
-
-template <auto v>
-struct Value {
-  static constexpr auto value = v;
-};
-
-// Runtime options as template arguments.
+// A dtype as a template argument.
 template <typename F>
 MUSTER_INLINE void with_dtype(Dtype dtype, F f) {
   if (dtype == Dtype::kBf16) {
     f(Type<Bf16>{});
   } else {
     f(Type<float>{});
-  }
-}
-
-template <typename F>
-MUSTER_INLINE void with_decay(Decay decay, F f) {
-  if (decay == Decay::kCautious) {
-    f(Value<Decay::kCautious>{});
-  } else {
-    f(Value<Decay::kPlain>{});
-  }
-}
-
-template <typename F>
-MUSTER_INLINE void with_form(WeightForm form, F f) {
-  switch (form) {
-    case WeightForm::kF32:
-      return f(Value<WeightForm::kF32>{});
-    case WeightForm::kBf16:
-      return f(Value<WeightForm::kBf16>{});
-    case WeightForm::kBf16Master:
-      return f(Value<WeightForm::kBf16Master>{});
-    case WeightForm::kBf16Mantissa:
-      return f(Value<WeightForm::kBf16Mantissa>{});
-    case WeightForm::kBf16Stochastic:
-      return f(Value<WeightForm::kBf16Stochastic>{});
   }
 }
 
@@ -123,61 +89,59 @@ void apply(const ApplyOptions& options, const ApplyBlock& block) {
   });
 }
 
-template <typename G, WeightForm form, Decay decay>
-void adamw_range(const AdamWOptions& options, const ElementRange& range) {
-  const float rest1 = static_cast<float>(1 - options.beta1);
-  const float rest2 = static_cast<float>(1 - options.beta2);
-  const float correct1 = static_cast<float>(bias_correction(options.beta1, options.step));
-  const float correct2 = static_cast<float>(bias_correction(options.beta2, options.step));
-  const float eps = static_cast<float>(options.eps);
-  const float scale = static_cast<float>(options.grad_scale);
-  const Rates rates = read(options.rates);
-  const float lr = static_cast<float>(rates.lr * range.multiplier);
-  const float keep = kept(rates, range.multiplier);
-  const uint64_t key = rounding_key(options.rounding, range.weight.stream);
-  const G* __restrict grad = static_cast<const G*>(range.grad);
-  float* __restrict first = range.first;
-  float* __restrict second = range.second;
-  const Weights<form> weights(range.weight, 0, key, static_cast<uint64_t>(range.weight.first_index));
-  const auto element = [=](int64_t j, float g) __attribute__((always_inline)) {
+// The moments of a range, and by how much gradient g of element j changes its weight.
+
+struct AdamWRule : MomentRates {
+  using Options = AdamWOptions;
+
+  float* __restrict first;
+  float* __restrict second;
+  float correct1;
+  float correct2;
+  float eps;
+
+  MUSTER_INLINE AdamWRule(const AdamWOptions& options, const ElementRange& range)
+      : MomentRates(options, range),
+        first(range.first),
+        second(range.second),
+        correct1(static_cast<float>(bias_correction(options.beta1, options.step))),
+        correct2(static_cast<float>(bias_correction(options.beta2, options.step))),
+        eps(static_cast<float>(options.eps)) {}
+
+  MUSTER_INLINE float change(int64_t j, float g) const {
     const float m = toward(first[j], g, rest1);
     const float v = toward(second[j], g * g, rest2);
     first[j] = m;
     second[j] = v;
-    const float change = lr * ((m * correct1) / (__builtin_sqrtf(v * correct2) + eps));
-    weights.set(j, decayed<decay>(weights.get(j), change, keep));
-  };
-  if (grad == nullptr) {
-    for (int64_t j = 0; j < range.count; ++j) element(j, 0.0f);
-  } else {
-    for (int64_t j = 0; j < range.count; ++j) element(j, load(grad[j]) * scale);
+    return lr * ((m * correct1) / (__builtin_sqrtf(v * correct2) + eps));
   }
-}
+};
 
-void adamw(const AdamWOptions& options, const ElementRange& range) {
-  with_dtype(options.grad, [&]<typename G>(Type<G>) {
-    with_form(options.form, [&]<WeightForm form>(Value<form>) {
-      with_decay(options.decay, [&]<Decay decay>(Value<decay>) { adamw_range<G, form, decay>(options, range); });
-    });
-  });
-}
+struct LionRule : MomentRates {
+  using Options = LionOptions;
 
-template <typename G, WeightForm form, Decay decay>
-void lion_range(const LionOptions& options, const ElementRange& range) {
-  const float rest1 = static_cast<float>(1 - options.beta1);
-  const float rest2 = static_cast<float>(1 - options.beta2);
-  const float scale = static_cast<float>(options.grad_scale);
-  const Rates rates = read(options.rates);
-  const float lr = static_cast<float>(rates.lr * range.multiplier);
-  const float keep = kept(rates, range.multiplier);
-  const uint64_t key = rounding_key(options.rounding, range.weight.stream);
-  const G* __restrict grad = static_cast<const G*>(range.grad);
-  float* __restrict momentum = range.first;
-  const Weights<form> weights(range.weight, 0, key, static_cast<uint64_t>(range.weight.first_index));
-  const auto element = [=](int64_t j, float g) __attribute__((always_inline)) {
+  float* __restrict momentum;
+
+  MUSTER_INLINE LionRule(const LionOptions& options, const ElementRange& range)
+      : MomentRates(options, range), momentum(range.first) {}
+
+  MUSTER_INLINE float change(int64_t j, float g) const {
     const float direction = toward(momentum[j], g, rest1);
     momentum[j] = toward(momentum[j], g, rest2);
-    const float change = direction > 0 ? lr : direction < 0 ? -lr : 0.0f;
+    return direction > 0 ? lr : direction < 0 ? -lr : 0.0f;
+  }
+};
+
+template <typename Rule, typename G, WeightForm form, Decay decay>
+void change_range(const typename Rule::Options& options, const ElementRange& range) {
+  const Rule rule(options, range);
+  const float scale = static_cast<float>(options.grad_scale);
+  const float keep = kept(read(options.rates), range.multiplier);
+  const uint64_t key = rounding_key(options.rounding, range.weight.stream);
+  const G* __restrict grad = static_cast<const G*>(range.grad);
+  const Weights<form> weights(range.weight, 0, key, static_cast<uint64_t>(range.weight.first_index));
+  const auto element = [=](int64_t j, float g) __attribute__((always_inline)) {
+    const float change = rule.change(j, g);
     weights.set(j, decayed<decay>(weights.get(j), change, keep));
   };
   if (grad == nullptr) {
@@ -187,10 +151,11 @@ void lion_range(const LionOptions& options, const ElementRange& range) {
   }
 }
 
-void lion(const LionOptions& options, const ElementRange& range) {
+template <typename Rule>
+void change_range(const typename Rule::Options& options, const ElementRange& range) {
   with_dtype(options.grad, [&]<typename G>(Type<G>) {
     with_form(options.form, [&]<WeightForm form>(Value<form>) {
-      with_decay(options.decay, [&]<Decay decay>(Value<decay>) { lion_range<G, form, decay>(options, range); });
+      with_decay(options.decay, [&]<Decay decay>(Value<decay>) { change_range<Rule, G, form, decay>(options, range); });
     });
   });
 }
@@ -205,7 +170,7 @@ void subtract_from_weights(WeightForm weight_form, const ChangeBlock& block) {
   });
 }
 
-// Sixteen lanes on every machine: their number is part of the result.
+// Sixteen lanes on every machine: another number would change the result's bits.
 template <typename T>
 double sum_squares_of(const T* __restrict values, int64_t count) {
   constexpr int kLanes = 16;
@@ -249,14 +214,17 @@ void normalize(Dtype dtype, const void* values, int64_t count, double factor, fl
 }
 
 // Not __restrict: `to` may be `values`.
-void scale_to_wire(const float* values, int64_t count, float factor, const float* factors, Dtype wire, void* to) {
+void scale(const float* values, int64_t count, float factor, Dtype wire, void* to) {
   with_dtype(wire, [&]<typename T>(Type<T>) {
     T* out = static_cast<T*>(to);
-    if (factors == nullptr) {
-      for (int64_t j = 0; j < count; ++j) store(out[j], values[j] * factor);
-    } else {
-      for (int64_t j = 0; j < count; ++j) store(out[j], values[j] * factors[j]);
-    }
+    for (int64_t j = 0; j < count; ++j) store(out[j], values[j] * factor);
+  });
+}
+
+void multiply(const float* values, int64_t count, const float* factors, Dtype wire, void* to) {
+  with_dtype(wire, [&]<typename T>(Type<T>) {
+    T* out = static_cast<T*>(to);
+    for (int64_t j = 0; j < count; ++j) store(out[j], values[j] * factors[j]);
   });
 }
 
@@ -267,7 +235,7 @@ uint64_t fingerprint(Dtype dtype, const void* values, int64_t count, int64_t pla
   with_dtype(dtype, [&]<typename T>(Type<T>) {
     const T* x = static_cast<const T*>(values);
     uint64_t found = 0;
-    for (int64_t j = 0; j < count; ++j) found += value_print(load(x[j]), place + j);
+    for (int64_t j = 0; j < count; ++j) found += value_fingerprint(load(x[j]), place + j);
     sum = found;
   });
   return sum;
@@ -298,13 +266,14 @@ constexpr Elementwise elementwise_table(const char* name) {
   return {.name = name,
           .momentum_pack = momentum_pack,
           .apply = apply,
-          .adamw = adamw,
-          .lion = lion,
+          .adamw = change_range<AdamWRule>,
+          .lion = change_range<LionRule>,
           .subtract_from_weights = subtract_from_weights,
           .sum_squares = sum_squares,
           .add_squares = add_squares,
           .normalize = normalize,
-          .scale_to_wire = scale_to_wire,
+          .scale = scale,
+          .multiply = multiply,
           .fingerprint = fingerprint,
           .all_finite = all_finite,
           .zero_non_finite = zero_non_finite};

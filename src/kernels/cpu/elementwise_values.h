@@ -1,16 +1,17 @@
-// How values of each dtype and weights of each form are read and rounded. Part of elementwise_loops.h: everything has
-// internal linkage, because each of its files compiles this for another instruction set and the linker must not merge
-// them.
+// How values of each dtype and weights of each form are read and rounded, for the loops of the CPU and for the kernels
+// of kernels/cuda. Everything has internal linkage: files compiled for different instruction sets include this, and the
+// linker must not merge their copies.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
-#include "kernels/kernels.h"
+#include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cpu {
 namespace {
 
-#ifdef __CUDACC__  // kernels/cuda computes with the same values
+#ifdef __CUDACC__
 #define MUSTER_INLINE __host__ __device__ __forceinline__
 #else
 #define MUSTER_INLINE [[gnu::always_inline]] inline
@@ -30,7 +31,7 @@ MUSTER_INLINE void store(float& to, float x) { to = x; }
 MUSTER_INLINE void store(Bf16& to, float x) {
   const uint32_t bits = bits_of(x);
   const uint32_t nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  // Rounding must not carry a NaN into an infinity.
+  // Rounding must not turn a NaN into an infinity.
   const uint32_t quiet = (bits >> 16) | 0x40u;
   to.bits = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : nearest);
 }
@@ -44,8 +45,8 @@ MUSTER_INLINE uint64_t mix(uint64_t z) {
 
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
 
-// What a value adds to a fingerprint: other for every place and every change of its bits.
-MUSTER_INLINE uint64_t value_print(float x, int64_t place) {
+// A value's hash in a fingerprint: different for every place and every change of the value's bits.
+MUSTER_INLINE uint64_t value_fingerprint(float x, int64_t place) {
   return mix(static_cast<uint64_t>(place) * 0x9e3779b97f4a7c15 + bits_of(x) + 1);
 }
 
@@ -63,29 +64,23 @@ MUSTER_INLINE void store_stochastic(Bf16& to, float x, uint64_t key, uint64_t in
   to.bits = static_cast<uint16_t>(finite ? carried : plain.bits);
 }
 
-// One row of weights.
-template <WeightForm form>
-struct Weights;
-
-template <>
-struct Weights<WeightForm::kF32> {
-  float* __restrict data;
-  MUSTER_INLINE Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t)
-      : data(static_cast<float*>(w.data) + offset) {}
-  MUSTER_INLINE float get(int64_t j) const { return data[j]; }
-  MUSTER_INLINE void set(int64_t j, float x) const { data[j] = x; }
-};
-
-template <>
-struct Weights<WeightForm::kBf16> {
-  Bf16* __restrict data;
-  MUSTER_INLINE Weights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t)
-      : data(static_cast<Bf16*>(w.data) + offset) {}
+// Weights that have nothing but their values.
+template <typename T>
+struct PlainWeights {
+  T* __restrict data;
+  MUSTER_INLINE PlainWeights(const WeightBlock& w, int64_t offset, uint64_t, uint64_t)
+      : data(static_cast<T*>(w.data) + offset) {}
   MUSTER_INLINE float get(int64_t j) const { return load(data[j]); }
   MUSTER_INLINE void set(int64_t j, float x) const { store(data[j], x); }
 };
 
-// A weight that is not its master's rounding was set by somebody, who loaded a model, say: then it counts.
+// One row of weights.
+template <WeightForm form>
+struct Weights : PlainWeights<std::conditional_t<form == WeightForm::kF32, float, Bf16>> {
+  using PlainWeights<std::conditional_t<form == WeightForm::kF32, float, Bf16>>::PlainWeights;
+};
+
+// A weight that differs from its rounded master was changed from outside, by loading a model for example: it wins.
 template <>
 struct Weights<WeightForm::kBf16Master> {
   Bf16* __restrict data;
@@ -130,10 +125,10 @@ struct Weights<WeightForm::kBf16Stochastic> {
   }
 };
 
-// lerp(from, to, part), rounded the same way everywhere.
+// lerp(from, to, part), with the same rounding on every machine.
 MUSTER_INLINE float toward(float from, float to, float part) { return from + (to - from) * part; }
 
-// 1 / (1 - beta^step), by squaring: pow() of another library may round otherwise.
+// 1 / (1 - beta^step), by squaring, because libraries' pow() round differently.
 MUSTER_INLINE double bias_correction(double beta, int64_t step) {
   double power = 1;
   for (double base = beta; step > 0; step /= 2, base *= base) {
@@ -144,19 +139,32 @@ MUSTER_INLINE double bias_correction(double beta, int64_t step) {
 
 MUSTER_INLINE Rates read(const Rates* rates) { return rates == nullptr ? Rates{} : *rates; }
 
-// What decay leaves of a weight.
+// The factor by which decay shrinks a weight.
 MUSTER_INLINE float kept(const Rates& rates, double multiplier) {
   return static_cast<float>(1 - rates.lr * multiplier * rates.weight_decay);
 }
 
-// W <- keep W where decay applies, then W - change.
+// The rates that AdamW and Lion have in common, in f32.
+struct MomentRates {
+  float rest1;
+  float rest2;
+  float lr;
+
+  template <typename Options>
+  MUSTER_INLINE MomentRates(const Options& options, const ElementRange& range)
+      : rest1(static_cast<float>(1 - options.beta1)),
+        rest2(static_cast<float>(1 - options.beta2)),
+        lr(static_cast<float>(read(options.rates).lr * range.multiplier)) {}
+};
+
+// The weight after a step: keep w, or w where decay does not apply, minus the change.
 template <Decay decay>
 MUSTER_INLINE float decayed(float w, float change, float keep) {
   if constexpr (decay == Decay::kPlain) {
     return w * keep - change;
   } else {
-    // Signs, not a product: that of two small numbers would vanish. Bitwise operators, because branches do not
-    // vectorise.
+    // Compares signs, because a product of two small numbers underflows to 0; with bitwise operators, because branches
+    // do not vectorise.
     const bool opposite = static_cast<bool>(((w < 0) & (change > 0)) | ((w > 0) & (change < 0)));
     return w * (opposite ? 1.0f : keep) - change;
   }

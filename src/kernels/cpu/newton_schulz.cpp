@@ -12,44 +12,50 @@
 namespace muster::kernels::cpu {
 namespace {
 
-// Rows whose squares make one partial sum of the norm. Part of the result.
+// Rows per partial sum of squares. Another number would change the norm's bits.
 constexpr int64_t kNormRows = 64;
-// With fewer FLOPs than this, waking a thread takes longer.
-constexpr double kWorthSharing = 4e6;
+// FLOPs below which the work takes less time than waking a thread.
+constexpr double kLeastSharedFlops = 4e6;
 
 int64_t align(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 int64_t row_blocks(int64_t rows) { return (rows + kNormRows - 1) / kNormRows; }
 
-// The scratch of one matrix: two of its size, some Gram matrices, and a number for each of a few lines.
-struct Layout {
-  Layout(Form form, MatrixShape shape)
+// The workspace of one matrix: two buffers of its size, its Gram matrices, partial sums and line factors.
+struct WorkspaceLayout {
+  WorkspaceLayout(Form form, MatrixShape shape)
       : n(std::min(shape.rows, shape.columns)),
         x_bytes(align(shape.rows * shape.columns * 4)),
         gram_bytes(align(n * n * 4)),
         grams(form == Form::kGram ? 4 : 2),
         total(2 * x_bytes + grams * gram_bytes + align(row_blocks(shape.rows) * 8) + align(n * 4)) {}
 
-  int64_t n;  // of the Gram matrix: the short side
+  int64_t n;  // the shorter side; Gram matrices are n x n
   int64_t x_bytes;
   int64_t gram_bytes;
   int64_t grams;
   int64_t total;
 };
 
-// Some matrices that go through the steps together, on all threads (a pool) or on this one.
-class Group {
+// Matrices that go through the steps together.
+struct Share {
+  std::span<const MatrixPair> matrices;
+  char* scratch;     // WorkspaceLayout::total bytes per matrix
+  ThreadPool* pool;  // null: this thread alone
+};
+
+class Iteration {
  public:
-  Group(const NewtonSchulzContext& context, const NewtonSchulzOptions& options, MatrixShape shape,
-        std::span<const MatrixPair> matrices, char* scratch, ThreadPool* pool)
+  Iteration(const NewtonSchulzContext& context, const NewtonSchulzOptions& options, MatrixShape shape,
+            const Share& share)
       : elementwise_(context.elementwise),
         form_(context.form),
         options_(options),
         shape_(shape),
         layout_(context.form, shape),
         wide_(shape.rows <= shape.columns),
-        matrices_(matrices),
-        scratch_(scratch),
-        pool_(pool) {}
+        matrices_(share.matrices),
+        scratch_(share.scratch),
+        pool_(share.pool) {}
 
   void run() {
     normalize();
@@ -57,7 +63,7 @@ class Group {
   }
 
  private:
-  // The buffers of matrix m. Which of them holds what is alike for all matrices.
+  // The buffers of matrix m. At any time, buffers of one index have the same role for all matrices.
   float* x(int64_t m, int i) const { return reinterpret_cast<float*>(base(m) + i * layout_.x_bytes); }
   float* gram(int64_t m, int i) const {
     return reinterpret_cast<float*>(base(m) + 2 * layout_.x_bytes + i * layout_.gram_bytes);
@@ -68,7 +74,7 @@ class Group {
   }
   char* base(int64_t m) const { return scratch_ + m * layout_.total; }
 
-  // f(m, task) for every matrix and task.
+  // Calls f(m, task) for every matrix and task.
   template <typename F>
   void each(int64_t tasks, const F& f) const {
     const int64_t count = static_cast<int64_t>(matrices_.size()) * tasks;
@@ -79,16 +85,16 @@ class Group {
     }
   }
 
-  // product(m) on every matrix.
+  // Computes product(m) for every matrix m.
   template <typename F>
   void multiply(const F& product) const {
-    // As few strips as give every thread the same number of them.
+    // The smallest number of strips that gives every thread equally many.
     const int threads = pool_ == nullptr ? 1 : pool_->threads();
     const int strips = threads / std::gcd(threads, static_cast<int>(matrices_.size()));
     each(tasks(product(0), strips), [&](int64_t m, int64_t task) { cpu::run(product(m), strips, task); });
   }
 
-  // Of every matrix, squares of `rows` rows; row(m, i) is where one begins. frobenius_norm takes it from there.
+  // For every matrix, partial sums of the squares of `rows` rows, for frobenius_norm. row(m, i) points to row i.
   template <typename Row>
   void sum_squares(Dtype dtype, int64_t rows, int64_t columns, const Row& row) const {
     each(row_blocks(rows), [&](int64_t m, int64_t block) {
@@ -137,8 +143,8 @@ class Group {
     });
   }
 
-  // gram(to) = a I + b R + c R^2, with R = gram(from). In f32, unlike in half precision, `a` on the diagonal costs no
-  // accuracy, and it saves adding a X and its like everywhere else.
+  // gram(to) = a I + b R + c R^2, with R = gram(from). In f32, unlike in half precision, adding `a` to the diagonal
+  // costs no accuracy, and it saves adding a X in every product with X.
   void form_polynomial(const Coefficients::Step& step, int from, int to) const {
     multiply([&](int64_t m) {
       SymmetricProduct product = square_product(m, from, from, to);
@@ -150,7 +156,7 @@ class Group {
     });
   }
 
-  // gram(to) = gram(a) gram(b), of two that commute
+  // gram(to) = gram(a) gram(b); the two commute
   void multiply_grams(int a, int b, int to) const {
     multiply([&](int64_t m) { return square_product(m, a, b, to); });
   }
@@ -173,7 +179,7 @@ class Group {
     });
   }
 
-  // The last product, straight into the output where that is f32.
+  // The last product, which goes directly to the output if that is f32.
   void finish(int q, int from) const {
     const auto o = [&](int64_t m) {
       return options_.output == Dtype::kF32 ? static_cast<float*>(matrices_[m].output) : x(m, 1 - from);
@@ -185,11 +191,11 @@ class Group {
       const int64_t begin = block * kNormRows * shape_.columns;
       const int64_t end = std::min(shape_.rows, (block + 1) * kNormRows) * shape_.columns;
       char* output = static_cast<char*>(matrices_[m].output) + begin * byte_size(options_.output);
-      elementwise_.scale_to_wire(x(m, 1 - from) + begin, end - begin, 1, nullptr, options_.output, output);
+      elementwise_.scale(x(m, 1 - from) + begin, end - begin, 1, options_.output, output);
     });
   }
 
-  // Where a matrix asks for it. Overwrites gram(0), which the steps no longer need.
+  // For matrices that ask for it. Overwrites gram(0), which the steps no longer need.
   template <typename From>
   void measure_gram_error(const From& o) const {
     if (std::ranges::none_of(matrices_, [](const MatrixPair& pair) { return pair.gram_error != nullptr; })) return;
@@ -220,8 +226,11 @@ class Group {
     each(shape_.rows, [&](int64_t m, int64_t i) {
       const float* factors = line_factors(m);
       float* row = x(m, from) + i * shape_.columns;
-      const float own = wide_ ? factors[i] : 0;
-      elementwise_.scale_to_wire(row, shape_.columns, own, wide_ ? nullptr : factors, Dtype::kF32, row);
+      if (wide_) {
+        elementwise_.scale(row, shape_.columns, factors[i], Dtype::kF32, row);
+      } else {
+        elementwise_.multiply(row, shape_.columns, factors, Dtype::kF32, row);
+      }
     });
   }
 
@@ -237,7 +246,7 @@ class Group {
       const int64_t begin = block * kNormRows;
       const int64_t count = (std::min(rows, begin + kNormRows) - begin) * columns;
       float* const at = values + begin * columns;
-      elementwise_.scale_to_wire(at, count, static_cast<float>(by), nullptr, Dtype::kF32, at);
+      elementwise_.scale(at, count, static_cast<float>(by), Dtype::kF32, at);
     };
     each(row_blocks(n), [&](int64_t m, int64_t block) { scale(gram(m, a), block, n, n, std::pow(factor(m), 2)); });
     each(row_blocks(shape_.rows),
@@ -262,8 +271,8 @@ class Group {
     }
   }
 
-  // R is the Gram matrix of what X would be by now, Q what X is to be multiplied with. Rounding makes R's small
-  // eigenvalues negative and every step doubles that and more, so after two steps both start anew from X.
+  // Q is the product of the steps' polynomials, and R the Gram matrix of Q X. Rounding makes small eigenvalues of R
+  // negative, and every step more than doubles them: after two steps X becomes Q X, and both restart from it.
   void gram_form() {
     constexpr size_t kRestart = 2;
     const auto& steps = options_.coefficients.steps;
@@ -302,7 +311,7 @@ class Group {
   const Form form_;
   const NewtonSchulzOptions& options_;
   const MatrixShape shape_;
-  const Layout layout_;
+  const WorkspaceLayout layout_;
   const bool wide_;
   const std::span<const MatrixPair> matrices_;
   char* const scratch_;
@@ -318,7 +327,7 @@ Form form_of(MatrixShape shape) {
   return 2 * longer >= 3 * shorter ? Form::kGram : Form::kStandard;
 }
 
-int64_t newton_schulz_matrix_bytes(Form form, MatrixShape shape) { return Layout(form, shape).total; }
+int64_t newton_schulz_matrix_bytes(Form form, MatrixShape shape) { return WorkspaceLayout(form, shape).total; }
 
 void newton_schulz(const NewtonSchulzContext& context, const NewtonSchulzOptions& options, MatrixShape shape,
                    std::span<const MatrixPair> batch, Workspace workspace) {
@@ -334,20 +343,20 @@ void newton_schulz(const NewtonSchulzContext& context, const NewtonSchulzOptions
   const int64_t count = static_cast<int64_t>(batch.size());
   const int64_t threads = context.pool.threads();
 
-  // A matrix on each thread needs no waiting between products, and stays in that core's cache.
+  // A thread that has a matrix to itself does not wait between products, and the matrix stays in its core's cache.
   int64_t alone = room >= threads ? count - count % threads : 0;
   const int64_t steps = static_cast<int64_t>(options.coefficients.steps.size());
-  const bool small = newton_schulz_flops(context.form, shape, steps) < kWorthSharing;
+  const bool small = newton_schulz_flops(context.form, shape, steps) < kLeastSharedFlops;
   if (small && room >= threads) alone = count;
   context.pool.run(alone, [&](int64_t i, int thread) {
-    Group(context, options, shape, batch.subspan(i, 1), scratch + thread * each, nullptr).run();
+    Iteration(context, options, shape, {batch.subspan(i, 1), scratch + thread * each, nullptr}).run();
   });
 
-  // All threads on strips of what is left.
+  // All threads work on strips of the matrices that are left.
   ThreadPool* pool = small ? nullptr : &context.pool;
   for (int64_t begin = alone; begin < count; begin += room) {
-    const auto group = batch.subspan(begin, std::min(room, count - begin));
-    Group(context, options, shape, group, scratch, pool).run();
+    const auto rest = batch.subspan(begin, std::min(room, count - begin));
+    Iteration(context, options, shape, {rest, scratch, pool}).run();
   }
 }
 

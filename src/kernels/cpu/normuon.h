@@ -1,4 +1,4 @@
-// NorMuon's scale on a batch of orthogonalized matrices of one shape.
+// NorMuon on orthogonal factors of one shape.
 #pragma once
 
 #include "kernels/cpu/elementwise.h"
@@ -7,24 +7,25 @@
 
 namespace muster::kernels::cpu {
 
-struct NorMuonOptions {
-  LineAxis axis = LineAxis::kRows;  // one variance a row, or one a column
-  double beta2 = 0.95;
-  double eps = 1e-8;
-  Dtype wire = Dtype::kBf16;
-};
-
 struct NorMuonMatrix {
-  const float* o = nullptr;   // orthogonalized, contiguous
-  float* variance = nullptr;  // one a line; starts at 0
-  void* output = nullptr;     // in wire dtype, rounded once; may be o where the wire is f32
+  const float* o = nullptr;   // the orthogonal factor, contiguous
+  float* variance = nullptr;  // one per line; starts at 0
+  void* output = nullptr;     // in the wire dtype; may be `o` if that is f32
 };
 
+struct NorMuonBatch {
+  NorMuonOptions options{};
+  Dtype wire = Dtype::kBf16;
+  MatrixShape shape{};
+  std::span<const NorMuonMatrix> matrices{};
+  Workspace workspace{};
+};
+
+// Bytes of workspace per matrix.
 int64_t normuon_matrix_bytes(MatrixShape shape);
 
-// v_i = mean_j O_ij^2 and the factors in double, V in f32, O times its factor in f32, rounded to wire once. Every sum
-// runs in an order that only the shape decides.
-void normuon(const Elementwise& elementwise, ThreadPool& pool, const NorMuonOptions& options, MatrixShape shape,
-             std::span<const NorMuonMatrix> batch, Workspace workspace);
+// Computes means of squares and factors in double, stores variances in f32, and multiplies O by its factors in f32,
+// rounded once to the wire dtype. The shape alone decides the order of every sum.
+void normuon(const Elementwise& elementwise, ThreadPool& pool, const NorMuonBatch& batch);
 
 }  // namespace muster::kernels::cpu

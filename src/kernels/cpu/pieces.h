@@ -1,4 +1,4 @@
-// Blocks cut into pieces of similar size, shared out among threads.
+// Cuts blocks into pieces of similar size and shares them out among threads.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace muster::kernels::cpu {
 
-// Elements of a piece: large enough to be worth handing out, small enough to balance.
+// Elements per piece: large enough to be worth handing out, small enough to balance threads.
 constexpr int64_t kPieceElements = int64_t{1} << 16;
 
 struct Piece {
@@ -20,7 +20,7 @@ struct Piece {
   int64_t columns = 0;
 };
 
-// How a rows x columns block is cut: by rows, and where single rows are long, along them.
+// How a rows x columns block is cut: between rows, and rows longer than a piece along their length.
 struct Cut {
   Cut(int64_t rows, int64_t columns)
       : rows_(rows),
@@ -47,19 +47,19 @@ struct Cut {
   int64_t count;
 };
 
-// f(block, piece, thread) for every piece of every block. `size(block)` is its Cut.
-template <typename Block, typename Size, typename F>
-void each_piece(ThreadPool& pool, std::span<const Block> blocks, const Size& size, const F& f) {
+// Calls f(block, piece, thread) for every piece of every block; cut(block) is the block's Cut.
+template <typename Block, typename CutOf, typename F>
+void each_piece(ThreadPool& pool, std::span<const Block> blocks, const CutOf& cut, const F& f) {
   int64_t total = 0;
-  for (const Block& block : blocks) total += size(block).count;
+  for (const Block& block : blocks) total += cut(block).count;
   std::atomic<int64_t> next{0};
-  // Each thread walks the blocks once, taking the pieces nobody has.
+  // Each thread walks the blocks once and takes the next piece that no other thread has taken.
   pool.run(std::min<int64_t>(pool.threads(), total), [&](int64_t, int thread) {
-    int64_t first = 0;  // of the block
+    int64_t first = 0;  // the block's first piece
     auto block = blocks.begin();
     for (int64_t mine = next++; mine < total; mine = next++) {
-      while (mine - first >= size(*block).count) first += size(*block++).count;
-      f(*block, size(*block).piece(mine - first), thread);
+      while (mine - first >= cut(*block).count) first += cut(*block++).count;
+      f(*block, cut(*block).piece(mine - first), thread);
     }
   });
 }

@@ -7,7 +7,7 @@
 namespace muster::kernels::cpu {
 namespace {
 
-// What one call computes: all of C, or its lower triangle (rows and columns alike).
+// What one call computes: all of C, or the lower triangle of a square C.
 enum class Part : uint8_t { kAll, kLower };
 
 struct Block {
@@ -17,14 +17,14 @@ struct Block {
   Part part;
 };
 
-// C = op(A) op(B), on this thread. Each element is summed over `inner` in blocks and an order that BLIS fixes by
-// `inner` alone, and edges go through the same kernel as the middle, so it does not matter which part of a product a
-// call is. Other factors than 1 and 0 would: edges round them separately.
+// C = op(A) op(B), on this thread. BLIS sums each element over `inner` in blocks and an order that depend on `inner`
+// alone, and edges go through the same kernel as the middle: which part of a product a call computes changes no bit.
+// Alpha and beta other than 1 and 0 would change bits, because BLIS rounds them separately at edges.
 void gemm(const Block& block, Operand a, Operand b, float* c, int64_t c_stride) {
   rntm_t runtime;
   bli_rntm_init(&runtime);
   bli_rntm_set_num_threads(1, &runtime);
-  // BLIS has a path for small operands that does not pack them. On our strips it is up to three times slower.
+  // On our strips, BLIS's path for small operands, which does not pack them, is up to three times slower.
   bli_rntm_disable_l3_sup(&runtime);
   const auto name = [](Operand o) { return o.transpose == Transpose::kYes ? BLIS_TRANSPOSE : BLIS_NO_TRANSPOSE; };
   float* a_data = const_cast<float*>(a.data);
@@ -49,7 +49,7 @@ Operand from_column(Operand o, int64_t column) {
   return o;
 }
 
-// Strips end at multiples of what BLIS kernels compute at once (6, 8, 12, 16), and narrower ones would mostly pack.
+// Strips end at multiples of the widths of BLIS microkernels (6, 8, 12, 16). A narrower strip would mostly pack.
 constexpr int64_t kStripUnit = 48;
 constexpr int64_t kLeastStrip = 96;
 
@@ -57,7 +57,7 @@ int64_t strips_of(int64_t size, int strips) { return std::clamp<int64_t>(size / 
 
 int64_t round_to_unit(double size) { return std::llround(size / kStripUnit) * kStripUnit; }
 
-// Rows that begin strip i: the triangles above them are i, 2 i, ... parts of the whole.
+// The first row of strip i. Strips of a lower triangle have equal area.
 int64_t triangle_strip(int64_t n, int64_t count, int64_t i) {
   if (i == count) return n;
   const double part = static_cast<double>(i) / static_cast<double>(count);
@@ -69,9 +69,9 @@ int64_t even_strip(int64_t size, int64_t count, int64_t i) {
   return std::min(size, round_to_unit(static_cast<double>(size * i) / static_cast<double>(count)));
 }
 
-// C <- alpha C + beta D + diagonal I in the lower triangle of some rows, and above the diagonal what is below.
+// In rows [begin, end): C <- alpha C + beta D + diagonal I below the diagonal, and its mirror image above.
 void combine_and_mirror(const SymmetricProduct& p, int64_t begin, int64_t end) {
-  // In squares, so that the reads and the writes both stay in cache.
+  // By squares, so that both reads and writes stay in cache.
   constexpr int64_t kSquare = 16;
   for (int64_t i0 = begin; i0 < end; i0 += kSquare) {
     const int64_t i1 = std::min(i0 + kSquare, end);
@@ -117,7 +117,7 @@ double flops(const SymmetricProduct& p) {
 int64_t tasks(const Product& p, int strips) { return strips_of(std::max(p.rows, p.columns), strips); }
 
 void run(const Product& p, int strips, int64_t task) {
-  // Across the longer side: the operand that all strips read, and pack, is the smaller one.
+  // Cut the longer side: then the operand that every strip packs is the smaller one.
   const bool tall = p.rows >= p.columns;
   const int64_t longer = tall ? p.rows : p.columns;
   const int64_t count = tasks(p, strips);

@@ -1,4 +1,4 @@
-// Matrix products, whole or cut into strips for several threads: one or two BLAS calls a strip, single-threaded. How a
+// Matrix products, whole or cut into strips for several threads: one or two single-threaded BLAS calls per strip. How a
 // product is cut never changes its bits. All matrices are row-major.
 #pragma once
 
@@ -8,7 +8,7 @@ namespace muster::kernels::cpu {
 
 enum class Transpose : uint8_t { kNo, kYes };
 
-// An operand: op(A), read with a stride of `stride` elements from row to row of A.
+// op(A), where rows of A are `stride` elements apart.
 struct Operand {
   const float* data = nullptr;
   int64_t stride = 0;
@@ -16,7 +16,7 @@ struct Operand {
 };
 
 // C = alpha A B + beta D + diagonal I, n x n, for operands whose product is symmetric; D and C are contiguous. Only the
-// lower triangle is computed, and mirrored: C is symmetric to the bit.
+// lower triangle is computed; the upper is its mirror image, so C is symmetric to the bit.
 struct SymmetricProduct {
   int64_t n = 0;
   int64_t inner = 0;
@@ -24,15 +24,15 @@ struct SymmetricProduct {
   Operand b{};  // inner x n
   float alpha = 1;
   float beta = 0;
-  const float* d = nullptr;  // read where beta is not 0
+  const float* d = nullptr;  // read unless beta is 0
   float diagonal = 0;
   float* c = nullptr;
 };
 
-// Tasks of about equal size: `strips` of them, or fewer where those would be too narrow.
+// The number of tasks, of about equal size: `strips`, or fewer if those would be too narrow.
 int64_t tasks(const SymmetricProduct& product, int strips);
 void run(const SymmetricProduct& product, int strips, int64_t task);
-double flops(const SymmetricProduct& product);  // of the triangle
+double flops(const SymmetricProduct& product);  // of the lower triangle
 
 // C = A B, rows x columns, contiguous.
 struct Product {

@@ -12,7 +12,8 @@ ThreadPool::ThreadPool(int threads) {
   try {
     for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
   } catch (const std::system_error& error) {
-    // Or the members would wait for those that were started, and they for work, for ever: 4096 threads in 4 GB.
+    // The destructor does not run: without this, the started threads would wait for work for ever, and the members'
+    // destructors for them. 4096 threads in 4 GB of memory showed it.
     const size_t started = workers_.size() + 1;
     stop();
     throw InvalidArgument("threads: " + std::to_string(threads) + ": the system allows " + std::to_string(started) +
@@ -32,7 +33,7 @@ void ThreadPool::stop() {
 }
 
 void ThreadPool::run_erased(int64_t count, Call call, const void* task) {
-  // One task is not worth waking anybody.
+  // Waking a thread costs more than one task.
   if (workers_.empty() || count <= 1) {
     for (int64_t i = 0; i < count; ++i) call(task, i, 0);
     return;

@@ -1,4 +1,4 @@
-// A fixed number of threads that share out numbered tasks. The caller is one of them.
+// A fixed number of threads that run numbered tasks. The calling thread is one of them.
 #pragma once
 
 #include <atomic>
@@ -38,10 +38,10 @@ class ThreadPool {
   std::mutex mutex_;
   std::condition_variable start_;
   std::condition_variable done_;
-  uint64_t generation_ = 0;  // of runs; guarded, as the next two
+  uint64_t generation_ = 0;  // counts runs; mutex_ guards it and the next two
   int busy_ = 0;
   bool stop_ = false;
-  // Of the run under way.
+  // The current run's.
   std::atomic<int64_t> next_{0};
   int64_t count_ = 0;
   Call call_ = nullptr;

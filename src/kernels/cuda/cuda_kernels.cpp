@@ -89,28 +89,22 @@ class CudaKernels final : public Kernels, public AsyncDevice {
     cuda::subtract_from_weights(form, blocks, queue_);
   }
 
-  int64_t orthogonalize_batch(MatrixShape shape) const override {
-    return cuda::orthogonalize_batch(shape, multiprocessors_);
-  }
-  int64_t workspace_worth() const override { return int64_t{1} << 30; }
-  int64_t orthogonalize_workspace(MatrixShape shape, int64_t batch,
+  int64_t best_batch_size(MatrixShape shape) const override { return cuda::best_batch_size(shape, multiprocessors_); }
+  int64_t largest_workspace() const override { return int64_t{1} << 30; }
+  int64_t orthogonalize_workspace(MatrixShape shape, int64_t count,
                                   const OrthogonalizeOptions& options) const override {
-    return orthogonalizer_.workspace(shape, batch, options);
+    return orthogonalizer_.workspace(shape, count, options);
   }
-  void orthogonalize(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const UpdateMatrix> batch,
-                     Workspace workspace) override {
-    orthogonalizer_.run(options, shape, batch, workspace, queue_);
-  }
-  void orthogonalize_and_apply(const OrthogonalizeOptions& orthogonalize_options, MatrixShape shape,
-                               std::span<const UpdateMatrix> batch, Workspace workspace,
-                               const ApplyOptions& apply_options, std::span<const ApplyBlock> blocks) override {
-    const auto own = cuda::in_matrices(apply_options, shape, batch, blocks);
-    if (!own.has_value() || orthogonalize_options.wire != apply_options.wire) {
-      return Kernels::orthogonalize_and_apply(orthogonalize_options, shape, batch, workspace, apply_options, blocks);
+  void orthogonalize(const OrthogonalizeBatch& batch) override { orthogonalizer_.run(batch, queue_); }
+  void orthogonalize_and_apply(const OrthogonalizeBatch& batch, const ApplyOptions& options,
+                               std::span<const ApplyBlock> blocks) override {
+    const auto parts = cuda::matrix_blocks(batch, options, blocks);
+    if (!parts.has_value() || batch.options.wire != options.wire) {
+      return Kernels::orthogonalize_and_apply(batch, options, blocks);
     }
-    orthogonalizer_.run(
-        orthogonalize_options, shape, batch, workspace, queue_,
-        [&](const Orthogonalized& orthogonalized) { cuda::apply(apply_options, orthogonalized, *own, queue_); });
+    orthogonalizer_.run(batch, queue_, [&](const Orthogonalized& orthogonalized) {
+      cuda::apply(options, orthogonalized, *parts, queue_);
+    });
   }
 
   void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {
@@ -119,7 +113,7 @@ class CudaKernels final : public Kernels, public AsyncDevice {
   void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found) override {
     cuda::find_non_finite(dtype, blocks, found, queue_);
   }
-  void fingerprint(Dtype dtype, std::span<const PrintRange> ranges, int64_t* words, int64_t total) override {
+  void fingerprint(Dtype dtype, std::span<const FingerprintRange> ranges, int64_t* words, int64_t total) override {
     cuda::fingerprint(dtype, ranges, words, total, queue_);
   }
   void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {
@@ -157,7 +151,7 @@ class CudaKernels final : public Kernels, public AsyncDevice {
   void follow(void* caller) override { queue_.follow(static_cast<cudaStream_t>(caller)); }
   void add_to_key(std::span<const int64_t> numbers) override { queue_.sign(numbers); }
   int64_t call_pattern(const Coefficients& coefficients) const override {
-    return orthogonalizer_.kind_of(coefficients);
+    return orthogonalizer_.call_pattern(coefficients);
   }
   void* fork() override { return queue_.fork(); }
   int record_event() override { return queue_.mark(); }

@@ -71,14 +71,16 @@ class HostStream final : public Kernels, public AsyncDevice {
   void subtract_from_weights(WeightForm form, std::span<const ChangeBlock> blocks) override {
     later([=, this, blocks = own(blocks)] { cpu_->subtract_from_weights(form, blocks); });
   }
-  int64_t workspace_worth() const override { return cpu_->workspace_worth(); }
+  int64_t largest_workspace() const override { return cpu_->largest_workspace(); }
   int64_t orthogonalize_workspace(MatrixShape shape, int64_t batch,
                                   const OrthogonalizeOptions& options) const override {
     return cpu_->orthogonalize_workspace(shape, batch, options);
   }
-  void orthogonalize(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const UpdateMatrix> batch,
-                     Workspace workspace) override {
-    later([=, this, batch = own(batch)] { cpu_->orthogonalize(options, shape, batch, workspace); });
+  void orthogonalize(const OrthogonalizeBatch& batch) override {
+    later([=, this, matrices = own(batch.matrices)] {
+      cpu_->orthogonalize(
+          {.options = batch.options, .shape = batch.shape, .matrices = matrices, .workspace = batch.workspace});
+    });
   }
   void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words) override {
     later([=, this, blocks = own(blocks)] { cpu_->sum_squares(dtype, blocks, words); });
@@ -86,7 +88,7 @@ class HostStream final : public Kernels, public AsyncDevice {
   void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found) override {
     later([=, this, blocks = own(blocks)] { cpu_->find_non_finite(dtype, blocks, found); });
   }
-  void fingerprint(Dtype dtype, std::span<const PrintRange> ranges, int64_t* words, int64_t total) override {
+  void fingerprint(Dtype dtype, std::span<const FingerprintRange> ranges, int64_t* words, int64_t total) override {
     later([=, this, ranges = own(ranges)] { cpu_->fingerprint(dtype, ranges, words, total); });
   }
   void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks) override {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/kernels.h"
 #include "twin.h"
 
 namespace muster::kernels::cuda {
@@ -14,7 +15,7 @@ constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kBf16};
 Dtype weight_dtype(WeightForm form) { return form == WeightForm::kF32 ? Dtype::kF32 : Dtype::kBf16; }
 Dtype extra_dtype(WeightForm form) { return form == WeightForm::kBf16Master ? Dtype::kF32 : Dtype::kBf16; }
 
-// A number here and on the device.
+// A number on the host and on the device.
 template <typename T>
 struct Number {
   explicit Number(T value) : here(value), device(std::vector<T>{value}) {}
@@ -23,7 +24,7 @@ struct Number {
   DeviceVector<T> device;
 };
 
-// Each block is given one of these in turn.
+// Each block gets one of these in turn.
 struct Flags {
   Number<int32_t> yes{1};
   Number<int32_t> no{0};
@@ -251,7 +252,7 @@ TEST_F(Elementwise, AdamWAndLionHaveTheBitsOfTheCpu) {
   }
 }
 
-// More than a thread block looks at in one go when it searches for its own.
+// More blocks than a thread block compares at once when it searches for its own.
 TEST_F(Elementwise, ManyBlocksFindTheirOwn) {
   constexpr size_t kBlocks = 1000;
   Twins twins;

@@ -1,9 +1,11 @@
+#include "kernels/cuda/elementwise/gradient_checks.h"
+
 #include <cmath>
 #include <limits>
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/elementwise/gradient_checks.h"
+#include "kernels/kernels.h"
 #include "twin.h"
 
 namespace muster::kernels::cuda {
@@ -13,7 +15,7 @@ constexpr int kWords = SumOfSquares::kWords;
 
 using Values = QueueTest;
 
-// Every magnitude an element has, subnormals too, and where asked for, some that are not finite.
+// Values of every magnitude, subnormals included, and some NaNs and infinities if asked for.
 Bytes wild_bytes(Dtype dtype, size_t count, unsigned seed, bool finite) {
   std::mt19937 random(seed);
   Bytes out(count * element_bytes(dtype));
@@ -77,7 +79,7 @@ TEST_F(Values, SumsAreExact) {
   }
 }
 
-// The largest squares there are, all in one bin of one thread's.
+// The largest possible squares, all in one bin of one thread.
 TEST_F(Values, BinsHaveRoom) {
   for (const uint32_t bits : {0x7f7fffffu, 0x7effffffu, 0x00ffffffu, 0x007fffffu, 0u}) {
     const std::vector<float> values(100003, std::bit_cast<float>(bits));
@@ -136,10 +138,11 @@ TEST_F(Values, FingerprintsAreThoseOfTheCpu) {
       const DeviceVector<std::byte> device(bytes);
       const size_t first = skipped * element_bytes(dtype);
       std::vector<int64_t> expected(4);
-      const PrintRange here[] = {{kCount, bytes.data() + first, 1, 5, 3}, {7, nullptr, 0}, {9, bytes.data(), 2, 1, 1}};
+      const FingerprintRange here[] = {
+          {kCount, bytes.data() + first, 1, 5, 3}, {7, nullptr, 0}, {9, bytes.data(), 2, 1, 1}};
       cpu->fingerprint(dtype, here, expected.data(), 3);
       const DeviceVector<int64_t> words(std::vector<int64_t>(4, 0));
-      const PrintRange there[] = {
+      const FingerprintRange there[] = {
           {kCount, device.data() + first, 1, 5, 3}, {7, nullptr, 0}, {9, device.data(), 2, 1, 1}};
       fingerprint(dtype, there, words.data(), 3, queue());
       queue().synchronize();

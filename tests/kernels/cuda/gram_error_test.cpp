@@ -1,4 +1,4 @@
-// How far orthogonal factors are from orthogonal, as measured on the device.
+// The distance of orthogonal factors from orthogonality, as measured on the device.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ Measured measured(const OrthogonalizeOptions& options, MatrixShape shape, const 
   const int64_t bytes = orthogonalizer.workspace(shape, static_cast<int64_t>(count), options);
   const DeviceVector<std::byte> workspace(static_cast<size_t>(bytes));
   settle();
-  orthogonalizer.run(options, shape, matrices, {workspace.data(), bytes}, queue);
+  orthogonalizer.run({options, shape, matrices, {workspace.data(), bytes}}, queue);
   queue.synchronize();
   Measured out;
   for (size_t m = 0; m < count; ++m) out.results.push_back(batch.read(m));
@@ -76,7 +76,7 @@ void check_shape(MatrixShape shape, Dtype wire, Orthogonalizer::Products product
   for (const bool normuon : {false, true}) {
     OrthogonalizeOptions options = plain;
     options.wire = wire;
-    if (normuon) options.normuon = OrthogonalizeOptions::Lines{LineAxis::kRows, 0.9, 1e-8};
+    if (normuon) options.normuon = NorMuonOptions{LineAxis::kRows, 0.9, 1e-8};
     const Measured got = measured(options, shape, inputs, products);
     // The Gram matrix is rounded to 8 bits of mantissa, or to 11.
     EXPECT_NEAR(std::sqrt(got.errors[0]), exact.error, std::ldexp(exact.norm, -9) + 1e-6) << normuon;

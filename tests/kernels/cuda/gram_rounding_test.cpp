@@ -1,6 +1,6 @@
 // A model of the Gram form's roundings, which needs no device. Long matrices whose largest singular value lies in a few
-// rows once came out with singular values of 1000: what fp16 takes from the Gram matrix grows with the square of the
-// slope of every step that goes by it, and three are too many.
+// rows once came out with singular values of 1000: the rounding error of the Gram matrix in fp16 grows with the square
+// of the slope of every step that reads it, and three steps are too many.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/newton_schulz/newton_schulz.h"
+#include "kernels/cuda/newton_schulz/newton_schulz_form.h"
 #include "orthogonalizing.h"
 #include "spectra.h"
 
@@ -25,7 +25,7 @@ double to_half(double value) {
   return std::ldexp(std::nearbyint(std::ldexp(value, -unit)), unit);
 }
 
-// fp16 of alpha A B + beta C + gamma I; if it is symmetric, of what is on and below the diagonal.
+// alpha A B + beta C + gamma I in fp16; a symmetric one is computed on and below the diagonal.
 struct Sum {
   double alpha = 1;
   double beta = 0;
@@ -52,7 +52,7 @@ Matrix product(const Matrix& a, const Matrix& b, const Sum& sum = {}) {
 
 using Anew = std::function<bool(size_t step)>;
 
-// As Steps::gram_form, of a wide matrix.
+// The same as Steps::gram_form of a wide matrix.
 Matrix gram_form(const Coefficients& set, Matrix x, const Anew& anew) {
   const double norm = reference::frobenius_norm(x);
   const double power = std::exp2(8 - std::ilogb(norm));
@@ -134,7 +134,7 @@ TEST(GramRounding, LeavesSingularValuesBoundedForEverySetThatTakesTheForm) {
   for (const std::string_view name : coefficient_names()) {
     const Coefficients set = coefficients(name);
     if (form_of({96, 384}, set) != Form::kGram) continue;
-    EXPECT_LT(worst(set, starts_anew), 1.5) << name;
+    EXPECT_LT(worst(set, restarts), 1.5) << name;
   }
 }
 
@@ -143,7 +143,7 @@ TEST(GramRounding, DoesSoInAnyNumberOfSteps) {
   for (int more = 0; more < 4; ++more) {
     set.steps.push_back(set.steps.back());
     ASSERT_EQ(form_of({96, 384}, set), Form::kGram);
-    EXPECT_LT(worst(set, starts_anew), 1.5) << set.steps.size();
+    EXPECT_LT(worst(set, restarts), 1.5) << set.steps.size();
   }
 }
 

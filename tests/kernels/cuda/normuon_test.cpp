@@ -39,14 +39,14 @@ class Steps {
   }
   void set_beta2(double beta2) { options_.normuon->beta2 = beta2; }
 
-  // Within a step of the queue, which is recorded, or without.
+  // Runs within a step that may be captured, or outside of steps.
   void run(const std::vector<Values>& inputs, bool recorded) {
     batch_.write(inputs);
     settle();
     do {
       if (recorded) queue_.begin_step(true);
       queue_.lane(1);
-      orthogonalizer_.run(options_, shape_, matrices_, {workspace_.data(), bytes_}, queue_);
+      orthogonalizer_.run({options_, shape_, matrices_, {workspace_.data(), bytes_}}, queue_);
       queue_.join_lanes();
     } while (recorded && !queue_.end_step());
     queue_.synchronize();
@@ -77,7 +77,7 @@ OrthogonalizeOptions options_of(LineAxis axis, Dtype wire) {
   OrthogonalizeOptions options;
   options.coefficients = coefficients("polar_express_safe");
   options.wire = wire;
-  options.normuon = OrthogonalizeOptions::Lines{axis, 0.9, 1e-8};
+  options.normuon = NorMuonOptions{axis, 0.9, 1e-8};
   return options;
 }
 

@@ -1,4 +1,4 @@
-// Weights get the bits of orthogonalize and apply, whether an update goes by the wire or not.
+// orthogonalize_and_apply gives weights the same bits as orthogonalize and then apply.
 #include <array>
 #include <memory>
 #include <optional>
@@ -20,7 +20,7 @@ constexpr std::optional<LineAxis> kAxes[] = {std::nullopt, LineAxis::kRows, Line
 Dtype weight_dtype(WeightForm form) { return form == WeightForm::kF32 ? Dtype::kF32 : Dtype::kBf16; }
 Dtype extra_dtype(WeightForm form) { return form == WeightForm::kBf16Master ? Dtype::kF32 : Dtype::kBf16; }
 
-// Square, tall, wide and odd; more than a chunk a row, and many rows a chunk.
+// Square, tall, wide and odd; rows longer than a chunk, and many rows per chunk.
 constexpr MatrixShape kShapes[] = {{128, 128}, {96, 384}, {384, 96}, {33, 257}, {70, 61}, {1, 40}, {16, 9004}};
 
 // How blocks lie in a matrix and its weights: the matrix; as one row; with weights further apart, aligned or not; in
@@ -104,20 +104,19 @@ class Steps {
     case_.apply.rates = rates_.data();
     case_.apply.rounding.step = seed;
     settle();
-    const Workspace workspace{workspace_.data(), bytes_};
     do {
       if (recorded) kernels_.stream()->begin_step(true);
       if (joined) {
-        kernels_.orthogonalize_and_apply(case_.orthogonalize, case_.shape, matrices_, workspace, case_.apply, blocks_);
+        kernels_.orthogonalize_and_apply(batch(), case_.apply, blocks_);
       } else {
-        kernels_.orthogonalize(case_.orthogonalize, case_.shape, matrices_, workspace);
+        kernels_.orthogonalize(batch());
         kernels_.apply(case_.apply, blocks_);
       }
     } while (recorded && !kernels_.stream()->end_step());
     settle();
   }
 
-  bool in_matrices() const { return cuda::in_matrices(case_.apply, case_.shape, matrices_, blocks_).has_value(); }
+  bool takes_one_call() const { return cuda::matrix_blocks(batch(), case_.apply, blocks_).has_value(); }
   void make_it_impossible() { blocks_[0].update_stride += 1; }
 
   Bytes data() const { return data_.values(); }
@@ -125,6 +124,10 @@ class Steps {
   Values variances() const { return variances_.values(); }
 
  private:
+  OrthogonalizeBatch batch() const {
+    return {case_.orthogonalize, case_.shape, matrices_, {workspace_.data(), bytes_}};
+  }
+
   // Where matrices are X themselves, and where they are not.
   static cuda::Place orthogonalizing_place(const Case& c) { return c.cramped ? cuda::Place::kOdd : cuda::Place::kEven; }
 
@@ -175,7 +178,7 @@ Case case_of(MatrixShape shape, Dtype wire, std::optional<LineAxis> axis, Weight
   c.shape = shape;
   c.orthogonalize.coefficients = one_iteration();
   c.orthogonalize.wire = wire;
-  if (axis.has_value()) c.orthogonalize.normuon = OrthogonalizeOptions::Lines{*axis, 0.9, 1e-8};
+  if (axis.has_value()) c.orthogonalize.normuon = NorMuonOptions{*axis, 0.9, 1e-8};
   c.apply = {wire, form, Decay::kCautious, {7, 3}};
   return c;
 }
@@ -202,7 +205,7 @@ class OrthogonalizeAndApply : public OrthogonalizeTest {
       one.make_it_impossible();
       two.make_it_impossible();
     }
-    ASSERT_EQ(one.in_matrices(), possible);
+    ASSERT_EQ(one.takes_one_call(), possible);
     Bytes before = one.data();
     for (unsigned step = 1; step <= steps; ++step) {
       for (Steps* side : {&one, &two}) {
@@ -275,15 +278,15 @@ TEST_F(OrthogonalizeAndApply, LeavesInactiveWeightsAndVariancesAlone) {
   EXPECT_EQ(steps.variances(), variances);
 }
 
-// Rows of an update that are no rows of the matrix.
+// Rows of an update that are not rows of the matrix.
 TEST_F(OrthogonalizeAndApply, FallsBackToBoth) {
   Case c = case_of({96, 384}, Dtype::kBf16, LineAxis::kRows, WeightForm::kF32);
   c.cut = Cut::kParts;
   expect_the_same(c, 2, false, false);
 }
 
-// Nothing of this needs a device.
-TEST(InMatrices, CutsOneRowWhereRowsOfTheMatrixEnd) {
+// None of these needs a device.
+TEST(MatrixBlocks, CutsOneRowWhereRowsOfTheMatrixEnd) {
   const MatrixShape shape{4, 10};
   std::array<std::array<uint16_t, 40>, 2> memory{};
   std::array<float, 80> weights{};
@@ -295,7 +298,7 @@ TEST(InMatrices, CutsOneRowWhereRowsOfTheMatrixEnd) {
   block.update_stride = 29;
   block.weight.data = weights.data();
   block.weight.first_index = 5;
-  const auto found = in_matrices({}, shape, batch, std::span(&block, 1));
+  const auto found = matrix_blocks({.shape = shape, .matrices = batch}, {}, std::span(&block, 1));
   ASSERT_TRUE(found.has_value());
   ASSERT_EQ(found->size(), 3);
   const int64_t expected[3][5] = {{0, 7, 1, 3, 0}, {1, 0, 2, 10, 3}, {3, 0, 1, 6, 23}};
@@ -314,7 +317,7 @@ TEST(InMatrices, CutsOneRowWhereRowsOfTheMatrixEnd) {
   }
 }
 
-TEST(InMatrices, RefusesWhatIsElsewhere) {
+TEST(MatrixBlocks, RefusesWhatIsElsewhere) {
   const MatrixShape shape{4, 10};
   std::array<uint16_t, 80> memory{};
   const std::array<UpdateMatrix, 1> batch{{{memory.data() + 20}}};
@@ -324,7 +327,7 @@ TEST(InMatrices, RefusesWhatIsElsewhere) {
     block.columns = columns;
     block.update = memory.data() + first;
     block.update_stride = stride;
-    return in_matrices({}, shape, batch, std::span(&block, 1)).has_value();
+    return matrix_blocks({.shape = shape, .matrices = batch}, {}, std::span(&block, 1)).has_value();
   };
   EXPECT_TRUE(possible(20, 4, 10, 10));
   EXPECT_TRUE(possible(25, 4, 5, 10));

@@ -79,8 +79,8 @@ TEST_F(Orthogonalize, IsAsGoodAsTheReferenceForEveryShapeSetAndDtype) {
   }
 }
 
-// One step and two have one product with X in the Gram form, which starts anew after two. A few steps do not forgive
-// a wrong scale.
+// The Gram form restarts after two steps, so that one step and two have one product with X. With so few steps a wrong
+// scale shows.
 TEST_F(Orthogonalize, IsAsGoodAsTheReferenceForAnyNumberOfSteps) {
   for (const MatrixShape shape : {MatrixShape{6, 6}, {6, 12}, {96, 96}, {96, 384}, {384, 96}}) {
     for (const auto rescale : {Coefficients::Rescale::kNone, Coefficients::Rescale::kGram}) {
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, OrthogonalizeAs,
                                          MatrixShape{384, 96}, MatrixShape{64, 136}),
                          shape_name);
 
-// Matrices of the size that two warpgroups share tiles for.
+// Matrices of a size for which two warpgroups share tiles.
 TEST_F(Orthogonalize, GivesALargeMatrixTheSameBitsInAnyPlace) {
   const MatrixShape shape{2112, 2056};
   const std::vector<Values> inputs{random_matrix(shape, 1), random_matrix(shape, 2)};
@@ -233,8 +233,8 @@ TEST_F(Orthogonalize, MakesDoWithTheLeastWorkspace) {
   const int64_t bytes = orthogonalizer.workspace(shape, 1, options);
   const DeviceVector<std::byte> workspace(static_cast<size_t>(bytes));
   settle();
-  EXPECT_THROW(orthogonalizer.run(options, shape, matrices, {workspace.data(), bytes - 1}, queue), InvalidArgument);
-  orthogonalizer.run(options, shape, matrices, {workspace.data(), bytes}, queue);
+  EXPECT_THROW(orthogonalizer.run({options, shape, matrices, {workspace.data(), bytes - 1}}, queue), InvalidArgument);
+  orthogonalizer.run({options, shape, matrices, {workspace.data(), bytes}}, queue);
   queue.synchronize();
   const auto together = orthogonalized(options, shape, inputs);
   for (size_t m = 0; m < inputs.size(); ++m) EXPECT_EQ(batch.read(m), together[m]);
@@ -263,11 +263,11 @@ TEST_F(Orthogonalize, IsWhatCublasMakesOfItButForRounding) {
 }
 
 TEST(Batches, FillTheDeviceAndFitIntoMemory) {
-  EXPECT_EQ(orthogonalize_batch({768, 768}, 132), 25);
-  EXPECT_EQ(orthogonalize_batch({3072, 768}, 132), 25);
-  EXPECT_EQ(orthogonalize_batch({11008, 4096}, 132), 2);
-  EXPECT_EQ(orthogonalize_batch({1, 1}, 132), 528);
-  EXPECT_EQ(orthogonalize_batch({65536, 65536}, 132), 1);
+  EXPECT_EQ(best_batch_size({768, 768}, 132), 25);
+  EXPECT_EQ(best_batch_size({3072, 768}, 132), 25);
+  EXPECT_EQ(best_batch_size({11008, 4096}, 132), 2);
+  EXPECT_EQ(best_batch_size({1, 1}, 132), 528);
+  EXPECT_EQ(best_batch_size({65536, 65536}, 132), 1);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Orthogonalizes batches of matrices on device 0, wherever they are asked to lie.
+// Orthogonalizes batches of matrices on device 0, placed as a test asks.
 #pragma once
 
 #include <bit>
@@ -21,12 +21,12 @@ class OrthogonalizeTest : public DeviceTest {
   }
 };
 
-// Of tests that go through much: one a shape, so that each is short under a sanitizer, too.
+// Names tests that are split by shape, so that each is short under a sanitizer too.
 inline std::string shape_name(const testing::TestParamInfo<MatrixShape>& info) {
   return std::to_string(info.param.rows) + "x" + std::to_string(info.param.columns);
 }
 
-// For those that compare bits of what comes after: iterations have tests of their own, and take a sanitizer long.
+// For tests of what follows the iterations, which have tests of their own and are slow under a sanitizer.
 inline Coefficients one_iteration() {
   Coefficients one = coefficients("jordan");
   one.steps.resize(1);
@@ -35,7 +35,7 @@ inline Coefficients one_iteration() {
 
 using Values = std::vector<float>;
 
-// The streams of a queue do not wait for what the tests copy and set.
+// Waits for copies of the tests, because the streams of a queue do not.
 inline void settle() { check(cudaDeviceSynchronize(), "settle"); }
 
 inline float to_bf16(float value) {
@@ -45,7 +45,7 @@ inline float to_bf16(float value) {
 
 inline size_t width_of(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }
 
-// Values that bf16 has too.
+// Values that bf16 represents exactly.
 inline Values random_matrix(MatrixShape shape, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, 3);
@@ -54,7 +54,7 @@ inline Values random_matrix(MatrixShape shape, unsigned seed) {
   return out;
 }
 
-// Where the matrices of a batch lie: equally far apart and on 16 bytes; on 16 bytes; or one element beside that.
+// Placement of a batch: equally far apart and aligned to 16 bytes; aligned to 16 bytes; or one element off.
 enum class Place : uint8_t { kEven, kUneven, kOdd };
 
 // A batch on the device.
@@ -110,7 +110,7 @@ class OnDevice {
   size_t count_ = 0;
 };
 
-// What becomes of some matrices, without NorMuon, all at once.
+// The orthogonal factors of a batch in one call, without NorMuon.
 inline std::vector<Values> orthogonalized(const OrthogonalizeOptions& options, MatrixShape shape,
                                           const std::vector<Values>& inputs, Place place = Place::kEven,
                                           Orthogonalizer::Products products = Orthogonalizer::Products::kBest) {
@@ -122,7 +122,7 @@ inline std::vector<Values> orthogonalized(const OrthogonalizeOptions& options, M
   const int64_t bytes = orthogonalizer.workspace(shape, static_cast<int64_t>(inputs.size()), options);
   const DeviceVector<std::byte> workspace(static_cast<size_t>(bytes));
   settle();
-  orthogonalizer.run(options, shape, matrices, {workspace.data(), bytes}, queue);
+  orthogonalizer.run({options, shape, matrices, {workspace.data(), bytes}}, queue);
   queue.synchronize();
   std::vector<Values> results;
   for (size_t m = 0; m < inputs.size(); ++m) results.push_back(batch.read(m));

@@ -1,5 +1,5 @@
-// How a kernel goes over a list of strided blocks: one chunk a thread block, a few consecutive elements a thread at a
-// time, several times over before the first of them is used.
+// The loop of elementwise kernels over a list of strided blocks: each thread block works on one chunk, and each thread
+// loads a few consecutive elements several times over before it uses the first of them.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,16 @@
 
 #include "kernels/cpu/elementwise_values.h"
 #include "kernels/cuda/runtime/queue.h"
-#include "kernels/kernels.h"
+#include "kernels/kernel_calls.h"
+#include "kernels/weight_form_dispatch.h"
 #include "muster/error.h"
 
 namespace muster::kernels::cuda {
 
 constexpr int kThreads = 256;
-constexpr int kChunk = 4096;  // elements of a chunk
+constexpr int kChunk = 4096;  // elements per chunk
 
-// Part of a block. Its first element is (row, column).
+// Part of a block, from element (row, column) on.
 struct Chunk {
   int64_t row;
   int64_t column;
@@ -28,7 +29,7 @@ struct Chunk {
   int columns;
 };
 
-// How a block is cut into chunks of at most kElements: by rows, and where single rows are long, along them.
+// How a block is cut into chunks of at most kElements: between rows, and rows longer than a chunk along their length.
 template <int kElements>
 struct Cut {
   __host__ __device__ Cut(int64_t block_rows, int64_t block_columns)
@@ -60,7 +61,7 @@ __host__ __device__ Cut<kElements> cut_of(const Block& block) {
   }
 }
 
-// A call as kernels are given it; what it points to is in the queue's table.
+// The argument of a kernel. It points into the argument table.
 template <typename O, typename B, int kElements = kChunk>
 struct Call {
   using Options = O;
@@ -75,8 +76,8 @@ struct Call {
     const Block& block;
     Chunk chunk;
   };
-  // What this thread block is to do. As many blocks end before its chunk as come before the chunk's own. All threads
-  // must ask.
+  // The chunk of this thread block: its block's index is the number of blocks that end before the chunk. All threads
+  // must call this.
   __device__ Part part() const {
     const auto number = static_cast<int64_t>(blockIdx.x);
     int own = 0;
@@ -91,18 +92,18 @@ struct Call {
   }
 };
 
-// Rows follow each other in all operands: they are one row.
+// True if rows follow each other without gaps in all operands, so that the block can be flattened into one row.
 inline bool dense(const MomentumBlock& b) {
   return b.update_stride == b.columns && b.momentum_stride == b.columns &&
-         b.grad_stride == b.columns;  // whether there is a gradient must not change how it is cut
+         b.grad_stride == b.columns;  // even without a gradient, which must not change how the block is cut
 }
 inline bool dense(const ApplyBlock& b) {
   return b.update_stride == b.columns && b.weight.stride == b.columns && b.weight.row_index_stride == b.columns;
 }
 inline bool dense(const ChangeBlock& b) { return b.weight.stride == b.columns; }
 inline bool dense(const ValueBlock& b) { return b.stride == b.columns; }
-template <typename Block>  // CopyBlock, AddBlock
-bool dense(const Block& b) {
+template <typename To>
+bool dense(const TransferBlock<To>& b) {
   return b.to_stride == b.columns && b.from_stride == b.columns;
 }
 
@@ -140,18 +141,13 @@ void enqueue(const char* what, void (*kernel)(Call<Options, Block, kElements>), 
   const Call<Options, Block, kElements> call{
       reinterpret_cast<const Options*>(device), reinterpret_cast<const Block*>(device + kBlocksAt),
       reinterpret_cast<const int64_t*>(device + ends_at), static_cast<int>(blocks.size())};
-  // Which kernel it is says all about types.
+  // The kernel's address stands for all types.
   queue.launch(what, {reinterpret_cast<int64_t>(kernel), call.count, end}, [&](cudaStream_t stream) {
     kernel<<<static_cast<unsigned>(end), static_cast<unsigned>(threads), 0, stream>>>(call);
   });
 }
 
-template <typename T>
-struct Type {
-  using type = T;
-};
-
-// Runtime types as template arguments.
+// Calls f with the dtype as Type<T>.
 template <typename F>
 void with_dtype(Dtype dtype, const char* what, const F& f) {
   if (dtype == Dtype::kF16) throw InvalidArgument(std::string(what) + ": f16: expected f32 or bf16");
@@ -164,14 +160,14 @@ void with_dtype(Dtype dtype, const char* what, const F& f) {
 
 __device__ inline bool is_active(const int32_t* active) { return active == nullptr || *active != 0; }
 
-// kBytes as the device loads and stores them at once.
+// The type in which the device loads and stores kBytes at once.
 template <int kBytes>
 using Word = std::conditional_t<
     kBytes == 16, uint4,
     std::conditional_t<kBytes == 8, uint2, std::conditional_t<kBytes == 4, unsigned, unsigned short>>>;
 
-// Consecutive elements in one access, which their address must be aligned for. Those that go `once` through the chip in
-// a step leave the L2 cache to others.
+// N consecutive elements in one access; their address must be aligned for it. read_once and write_once are for data
+// that a step accesses once: they mark it to be evicted first from the L2 cache.
 template <typename T, int N>
 __device__ __forceinline__ void read(T (&to)[N], const T* from) {
   __builtin_assume(__isGlobal(from));
@@ -197,13 +193,13 @@ __device__ __forceinline__ void write_once(T* to, const T (&from)[N]) {
   __stcs(reinterpret_cast<Word<N * sizeof(T)>*>(to), word);
 }
 
-// Within a chunk.
+// A position within a chunk.
 struct Place {
   int row;
   int column;
 };
 
-// A chunk in one of a block's operands. `data` may be null.
+// A chunk of one of a block's operands. `data` may be null.
 template <typename T>
 struct Operand {
   T* data;
@@ -213,15 +209,20 @@ struct Operand {
       : data(block == nullptr ? nullptr : block + chunk.row * block_stride + chunk.column), stride(block_stride) {}
   __device__ bool absent() const { return data == nullptr; }
   __device__ T* at(Place p) const { return data + p.row * stride + p.column; }
-  // N elements from any N-th column on can be accessed at once.
+  // True if N elements can be accessed at once from every N-th column on.
   template <int N>
   __device__ bool aligned(const Chunk& chunk) const {
     return reinterpret_cast<uintptr_t>(data) % (N * sizeof(T)) == 0 && (chunk.rows == 1 || stride % N == 0);
   }
 };
 
-// Columns [first, end) of a chunk, N at a time: body.read(place) for kAhead of them, then body.write(place, what it
-// read) for each.
+template <int N, typename... Operands>
+__device__ bool all_aligned(const Chunk& chunk, const Operands&... operands) {
+  return (operands.template aligned<N>(chunk) && ...);
+}
+
+// Goes over columns [first, end) of a chunk, N elements at a time: body.read() for kAhead such vectors, then
+// body.write() for each.
 template <int N, int kAhead, typename Body>
 __device__ __forceinline__ void each_unit(Body& body, int rows, int first, int end) {
   const int across = (end - first) / N;
@@ -246,7 +247,7 @@ __device__ __forceinline__ void each_unit(Body& body, int rows, int first, int e
   }
 }
 
-// All of a chunk: N elements at a time where the body's operands are aligned for it, one by one elsewhere.
+// Goes over a chunk: N elements at a time if the body's operands are aligned for it, and one by one for the rest.
 template <int N, int kAhead, typename Body>
 __device__ __forceinline__ void each(Body& body, const Chunk& chunk) {
   const int vectors = body.template aligned<N>(chunk) ? chunk.columns / N * N : 0;

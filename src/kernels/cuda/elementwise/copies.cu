@@ -59,7 +59,7 @@ struct AddBody {
 
   template <int N>
   __device__ bool aligned(const Chunk& chunk) const {
-    return from.template aligned<N>(chunk) && to.template aligned<N>(chunk);
+    return all_aligned<N>(chunk, from, to);
   }
   template <int N>
   __device__ void read(Place p, Values<N>& v) const {
@@ -96,7 +96,7 @@ struct DivideBody {
 
   template <int N>
   __device__ bool aligned(const Chunk& chunk) const {
-    return data.template aligned<N>(chunk);
+    return all_aligned<N>(chunk, data);
   }
   template <int N>
   __device__ void read(Place p, Values<N>& v) const {

@@ -1,10 +1,10 @@
-// Rows that are copied, added up and divided on the device.
+// Copies, sums and divisions on the device.
 #pragma once
 
 #include <span>
 
 #include "kernels/cuda/runtime/queue.h"
-#include "kernels/kernels.h"
+#include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cuda {
 

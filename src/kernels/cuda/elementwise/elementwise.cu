@@ -7,6 +7,7 @@ namespace {
 
 using cpu::decayed;
 using cpu::load;
+using cpu::MomentRates;
 using cpu::store;
 using cpu::toward;
 
@@ -62,7 +63,7 @@ struct MomentumBody {
       store(out[i], u);
     }
     write_once(momentum.at(p), v.momentum);
-    if (!update.absent()) cuda::write(update.at(p), out);  // cached: it is read soon
+    if (!update.absent()) cuda::write(update.at(p), out);  // not write_once: it is read soon
   }
 };
 
@@ -88,7 +89,7 @@ struct ApplyBody {
 
   template <int N>
   __device__ bool aligned(const Chunk& chunk) const {
-    return update.template aligned<N>(chunk) && weight.template aligned<N>(chunk);
+    return all_aligned<N>(chunk, update, weight);
   }
   template <int N>
   __device__ void read(Place p, Values<N>& v) const {
@@ -101,25 +102,19 @@ struct ApplyBody {
   }
 };
 
-// How AdamW and Lion change a weight, and their moments.
+// How AdamW and Lion update moments, and by how much gradient g changes a weight.
 
-struct AdamWRule {
+struct AdamWRule : MomentRates {
   using Options = AdamWOptions;
   static constexpr bool kHasSecond = true;
 
-  float rest1;
-  float rest2;
   float correct1;
   float correct2;
   float eps;
-  float lr;
 
-  // All threads must ask: two of them compute the corrections, which take a while.
+  // All threads must call this: two of them compute the bias corrections, which are slow, for the thread block.
   __device__ AdamWRule(const AdamWOptions& options, const ElementRange& range)
-      : rest1(static_cast<float>(1 - options.beta1)),
-        rest2(static_cast<float>(1 - options.beta2)),
-        eps(static_cast<float>(options.eps)),
-        lr(static_cast<float>(cpu::read(options.rates).lr * range.multiplier)) {
+      : MomentRates(options, range), eps(static_cast<float>(options.eps)) {
     __shared__ float corrections[2];
     if (threadIdx.x < 2) {
       const int64_t step = range.updates == nullptr ? options.step : *range.updates + 1;
@@ -138,18 +133,11 @@ struct AdamWRule {
   }
 };
 
-struct LionRule {
+struct LionRule : MomentRates {
   using Options = LionOptions;
   static constexpr bool kHasSecond = false;
 
-  float rest1;
-  float rest2;
-  float lr;
-
-  __device__ LionRule(const LionOptions& options, const ElementRange& range)
-      : rest1(static_cast<float>(1 - options.beta1)),
-        rest2(static_cast<float>(1 - options.beta2)),
-        lr(static_cast<float>(cpu::read(options.rates).lr * range.multiplier)) {}
+  __device__ LionRule(const LionOptions& options, const ElementRange& range) : MomentRates(options, range) {}
 
   __device__ float change(float g, float& first, float&) const {
     const float direction = toward(first, g, rest1);
@@ -226,7 +214,7 @@ struct ChangeBody {
 
   template <int N>
   __device__ bool aligned(const Chunk& chunk) const {
-    return values.template aligned<N>(chunk) && weight.template aligned<N>(chunk);
+    return all_aligned<N>(chunk, values, weight);
   }
   template <int N>
   __device__ void read(Place p, Values<N>& v) const {

@@ -1,14 +1,14 @@
-// Fused multi-tensor loops on the device: momentum and pack, apply, AdamW, Lion. The same bits as kernels/cpu.
+// Multi-tensor kernels on the device: momentum and pack, apply, AdamW, Lion. They give the same bits as kernels/cpu.
 #pragma once
 
 #include <span>
 
 #include "kernels/cuda/runtime/queue.h"
-#include "kernels/kernels.h"
+#include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cuda {
 
-// All enqueue one kernel that reads its options and blocks from the queue's table.
+// Each enqueues one kernel, which reads its options and blocks from the argument table.
 void momentum_pack(const MomentumOptions& options, std::span<const MomentumBlock> blocks, Queue& queue);
 void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks, Queue& queue);
 void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges, Queue& queue);

@@ -1,5 +1,6 @@
 #include "kernels/cuda/elementwise/block_loop.cuh"
 #include "kernels/cuda/elementwise/gradient_checks.h"
+#include "kernels/sum_of_squares.h"
 
 namespace muster::kernels::cuda {
 
@@ -11,21 +12,24 @@ constexpr uint32_t kInfinity = 0x7f800000;
 constexpr unsigned kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffff;
 
-// Without the sign.
+// The bits without the sign.
 template <typename T>
 __device__ uint32_t magnitude(T value) {
   return cpu::bits_of(cpu::load(value)) & 0x7fffffffu;
 }
 
-__device__ bool absent(const ValueBlock& block) { return block.data == nullptr || !is_active(block.active); }
+__device__ bool skipped(const ValueBlock& block) { return block.data == nullptr || !is_active(block.active); }
 
-// A chunk of values, 16 bytes at a time.
+template <typename T, int N>
+struct Loaded {
+  T values[N];
+};
+
+// A chunk of values, read 16 bytes at a time. The bodies below add write(), which looks at what was read.
 template <typename T>
 struct ValueOperand {
   template <int N>
-  struct Values {
-    T values[N];
-  };
+  using Values = Loaded<T, N>;
 
   Operand<T> data;
 
@@ -45,8 +49,8 @@ struct ValueOperand {
 template <typename T>
 constexpr int kVector = 16 / sizeof(T);
 
-// Squares of mantissas, by exponent: every thread has a bin for every four exponents to itself. Bit 0 of bin b is bit
-// 8 b of the sum, a square takes at most 54 of its 64 bits, and a thread adds a few hundred.
+// Squares of mantissas are added by exponent: every thread has its own bin for every four exponents. Bit 0 of bin b is
+// bit 8 b of the sum, a square takes at most 54 of the bin's 64 bits, and a thread adds at most 512 squares.
 constexpr int kSumThreads = 64;
 constexpr int kSumChunk = 1 << 14;
 constexpr int kBins = 64;
@@ -58,9 +62,6 @@ struct SumOptions {
 
 template <typename T>
 struct SquareBody : ValueOperand<T> {
-  template <int N>
-  using Values = typename ValueOperand<T>::template Values<N>;
-
   uint64_t* bins;  // of this thread, kSumThreads apart
   unsigned nans = 0;
   unsigned infinities = 0;
@@ -69,7 +70,7 @@ struct SquareBody : ValueOperand<T> {
       : ValueOperand<T>(block, chunk), bins(own) {}
 
   template <int N>
-  __device__ void write(Place, Values<N>& v) {
+  __device__ void write(Place, Loaded<T, N>& v) {
     uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -77,13 +78,13 @@ struct SquareBody : ValueOperand<T> {
       add<1>(m);
       largest = max(largest, m);
     }
-    if (largest >= kInfinity) take_out(v);
+    if (largest >= kInfinity) subtract_non_finite(v);
   }
 
  private:
   template <int kSign>
   __device__ void add(uint32_t m) {
-    // A subnormal's exponent is that of the smallest normal.
+    // A subnormal has the exponent of the smallest normal number.
     const uint32_t exponent = (max(m, 1u << 23) >> 23) - 1;
     const uint32_t mantissa = m - (exponent << 23);
     const uint64_t square = static_cast<uint64_t>(mantissa) * mantissa << (exponent % 4 * 2);
@@ -91,9 +92,9 @@ struct SquareBody : ValueOperand<T> {
     bin = kSign > 0 ? bin + square : bin - square;
   }
 
-  // What is not finite was added like the rest.
+  // Removes the squares of NaNs and infinities, which were added like the others, and counts them.
   template <int N>
-  __device__ void take_out(const Values<N>& v) {
+  __device__ void subtract_non_finite(const Loaded<T, N>& v) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const uint32_t m = magnitude(v.values[i]);
@@ -116,7 +117,7 @@ __device__ void add_at_bit(unsigned long long* words, int bit, uint64_t amount) 
   atomicAdd(words + bit / 32 + 1, shifted >> 32);
 }
 
-// The bins of all threads, as words.
+// Adds the bins of all threads to the words.
 __device__ void add_bins(const uint64_t (&bins)[kBins][kSumThreads], unsigned long long* words) {
   static_assert(kSumThreads == 2 * kWarp);
   const unsigned lane = threadIdx.x % kWarp;
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_kernel(Call<SumOptions, Value
   if (thread < kWords) words[thread] = 0;
 
   const auto [block, chunk] = call.part();
-  if (absent(block)) return;
+  if (skipped(block)) return;
   SquareBody<T> body(block, chunk, &bins[0][thread]);
   each<kVector<T>, 32 / kVector<T>>(body, chunk);
 
@@ -155,22 +156,19 @@ __global__ void __launch_bounds__(kSumThreads) sum_kernel(Call<SumOptions, Value
   __syncthreads();
   if (thread >= kWords) return;
   unsigned long long mine = words[thread];
-  // Carried one limb up: below 2^33 then. Nothing reaches the last one.
+  // Carries by one limb, which leaves every word below 2^33. No carry leaves the last limb.
   if (thread < kLimbs) mine = (mine & 0xffffffffu) + (thread == 0 ? 0 : words[thread - 1] >> 32);
   if (mine != 0) atomicAdd(call.options->words + block.number * kWords + thread, mine);
 }
 
 template <typename T>
 struct FiniteBody : ValueOperand<T> {
-  template <int N>
-  using Values = typename ValueOperand<T>::template Values<N>;
+  using ValueOperand<T>::ValueOperand;
 
   uint32_t largest = 0;
 
-  __device__ FiniteBody(const ValueBlock& block, const Chunk& chunk) : ValueOperand<T>(block, chunk) {}
-
   template <int N>
-  __device__ void write(Place, Values<N>& v) {
+  __device__ void write(Place, Loaded<T, N>& v) {
 #pragma unroll
     for (int i = 0; i < N; ++i) largest = max(largest, magnitude(v.values[i]));
   }
@@ -183,23 +181,20 @@ struct FindOptions {
 template <typename T>
 __global__ void __launch_bounds__(kThreads) find_kernel(Call<FindOptions, ValueBlock> call) {
   const auto [block, chunk] = call.part();
-  if (absent(block)) return;
+  if (skipped(block)) return;
   FiniteBody<T> body(block, chunk);
   each<kVector<T>, 4>(body, chunk);
   const bool found = __syncthreads_or(body.largest >= kInfinity ? 1 : 0) != 0;
-  if (found && threadIdx.x == 0) call.options->found[block.number] = 1;  // as others may
+  if (found && threadIdx.x == 0) call.options->found[block.number] = 1;  // other thread blocks may too
 }
 
 template <typename T>
 struct ZeroBody : ValueOperand<T> {
-  template <int N>
-  using Values = typename ValueOperand<T>::template Values<N>;
+  using ValueOperand<T>::ValueOperand;
 
-  __device__ ZeroBody(const ValueBlock& block, const Chunk& chunk) : ValueOperand<T>(block, chunk) {}
-
-  // Most have nothing to write.
+  // Writes only if there is something to replace, which is rare.
   template <int N>
-  __device__ void write(Place p, Values<N>& v) const {
+  __device__ void write(Place p, Loaded<T, N>& v) const {
     bool found = false;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -214,39 +209,37 @@ struct ZeroBody : ValueOperand<T> {
 template <typename T>
 __global__ void __launch_bounds__(kThreads) zero_kernel(Call<NoOptions, ValueBlock> call) {
   const auto [block, chunk] = call.part();
-  if (absent(block)) return;
+  if (skipped(block)) return;
   ZeroBody<T> body(block, chunk);
   each<kVector<T>, 4>(body, chunk);
 }
 
 template <typename T>
-struct PrintBody : ValueOperand<T> {
-  template <int N>
-  using Values = typename ValueOperand<T>::template Values<N>;
-
-  int64_t first;  // place of the chunk's first value
+struct FingerprintBody : ValueOperand<T> {
+  int64_t first;  // index of the chunk's first value
   uint64_t sum = 0;
 
-  __device__ PrintBody(const PrintRange& range, const Chunk& chunk)
-      : ValueOperand<T>(ValueBlock{1, range.count, range.data}, chunk), first(chunk.column) {}
+  __device__ FingerprintBody(const FingerprintRange& range, const Chunk& chunk)
+      : ValueOperand<T>(ValueBlock{.rows = 1, .columns = range.count, .data = range.data}, chunk),
+        first(chunk.column) {}
 
   template <int N>
-  __device__ void write(Place p, Values<N>& v) {
+  __device__ void write(Place p, Loaded<T, N>& v) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += cpu::value_print(cpu::load(v.values[i]), first + p.column + i);
+    for (int i = 0; i < N; ++i) sum += cpu::value_fingerprint(cpu::load(v.values[i]), first + p.column + i);
   }
 };
 
-struct PrintOptions {
+struct FingerprintOptions {
   unsigned long long* words;
   int64_t total;
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) print_kernel(Call<PrintOptions, PrintRange> call) {
+__global__ void __launch_bounds__(kThreads) fingerprint_kernel(Call<FingerprintOptions, FingerprintRange> call) {
   const auto [range, chunk] = call.part();
   if (range.data == nullptr) return;
-  PrintBody<T> body(range, chunk);
+  FingerprintBody<T> body(range, chunk);
   each<kVector<T>, 4>(body, chunk);
   const uint64_t sum = warp_sum(body.sum);
   if (threadIdx.x % kWarp != 0) return;
@@ -270,9 +263,9 @@ void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* f
   });
 }
 
-void fingerprint(Dtype dtype, std::span<const PrintRange> ranges, int64_t* words, int64_t total, Queue& queue) {
+void fingerprint(Dtype dtype, std::span<const FingerprintRange> ranges, int64_t* words, int64_t total, Queue& queue) {
   with_dtype(dtype, "values", [&]<typename T>(Type<T>) {
-    enqueue("fingerprint", print_kernel<T>, PrintOptions{counters(words), total}, ranges, queue);
+    enqueue("fingerprint", fingerprint_kernel<T>, FingerprintOptions{counters(words), total}, ranges, queue);
   });
 }
 

@@ -1,19 +1,19 @@
-// Looking at values on the device: exact sums of squares, and what is not finite.
+// Checks of gradients on the device: exact sums of squares, NaN and infinity, and fingerprints.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include "kernels/cuda/runtime/queue.h"
-#include "kernels/kernels.h"
+#include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cuda {
 
-// Adds to the kWords words of a SumOfSquares. Limbs are not carried, but 2^14 values (or a block, if that has less) add
-// less than 2^33 to a word: there is room for 2^43 values, over all ranks whose words are summed.
+// Adds to the kWords words of a SumOfSquares without propagating carries. 2^14 values, or a block with fewer, add less
+// than 2^33 to a word: words hold sums of 2^43 values, over all ranks that add up theirs.
 void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words, Queue& queue);
 void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found, Queue& queue);
-void fingerprint(Dtype dtype, std::span<const PrintRange> ranges, int64_t* words, int64_t total, Queue& queue);
+void fingerprint(Dtype dtype, std::span<const FingerprintRange> ranges, int64_t* words, int64_t total, Queue& queue);
 void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, Queue& queue);
 
 }  // namespace muster::kernels::cuda

@@ -1,5 +1,4 @@
-// Weights of every form, for kernels that change them block by block. Everything has internal linkage, as the values it
-// is made of (elementwise_values.h).
+// Weights of every form, for elementwise kernels. Everything has internal linkage, as elementwise_values.h has.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +9,11 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// Elements a thread takes at a time: 16 bytes of f32, so that a warp's accesses are contiguous in every operand.
+// Elements per access of a thread: 16 bytes of f32, so that a warp's accesses are contiguous in every operand.
 constexpr int kVector = 4;
 constexpr int kAhead = 2;
 
-// A chunk of weights. What its elements are is left to cpu::Weights, which is given those a thread has in registers.
+// A chunk of weights. cpu::Weights interprets the elements once a thread has them in registers.
 template <WeightForm kForm>
 struct WeightOperand {
   using Data = std::conditional_t<kForm == WeightForm::kF32, float, cpu::Bf16>;
@@ -49,7 +48,7 @@ struct WeightOperand {
     read_once(v.data, data.at(p));
     if constexpr (kHasExtra) read_once(v.extra, extra.at(p));
   }
-  // f(i, weight i).
+  // Calls f(i, weight i).
   template <int N, typename F>
   __device__ static void for_each(Values<N>& v, const F& f) {
     WeightBlock local;
@@ -59,7 +58,7 @@ struct WeightOperand {
 #pragma unroll
     for (int i = 0; i < N; ++i) f(i, weights.get(i));
   }
-  // Weight i becomes f(i, weight i).
+  // Replaces weight i by f(i, weight i).
   template <int N, typename F>
   __device__ void write(Place p, Values<N>& v, const F& f) const {
     WeightBlock local;
@@ -80,34 +79,6 @@ __global__ void __launch_bounds__(kThreads) elementwise_kernel(Call<Options, Blo
   if (!is_active(block.active)) return;
   Body body(*call.options, block, chunk);
   each<kVector, kAhead>(body, chunk);
-}
-
-template <auto v>
-struct Value {};
-
-template <typename F>
-void with_form(WeightForm form, const F& f) {
-  switch (form) {
-    case WeightForm::kF32:
-      return f(Value<WeightForm::kF32>{});
-    case WeightForm::kBf16:
-      return f(Value<WeightForm::kBf16>{});
-    case WeightForm::kBf16Master:
-      return f(Value<WeightForm::kBf16Master>{});
-    case WeightForm::kBf16Mantissa:
-      return f(Value<WeightForm::kBf16Mantissa>{});
-    case WeightForm::kBf16Stochastic:
-      return f(Value<WeightForm::kBf16Stochastic>{});
-  }
-}
-
-template <typename F>
-void with_decay(Decay decay, const F& f) {
-  if (decay == Decay::kCautious) {
-    f(Value<Decay::kCautious>{});
-  } else {
-    f(Value<Decay::kPlain>{});
-  }
 }
 
 }  // namespace

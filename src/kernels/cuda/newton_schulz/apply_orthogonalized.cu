@@ -1,14 +1,15 @@
 #include <algorithm>
+#include <numeric>
 
-#include "kernels/cuda/elementwise/vector8.cuh"
 #include "kernels/cuda/elementwise/weight_forms.cuh"
 #include "kernels/cuda/newton_schulz/apply_orthogonalized.h"
+#include "kernels/cuda/newton_schulz/vector8.cuh"
 
 namespace muster::kernels::cuda {
 
 namespace {
 
-constexpr int kOrthogonalizedChunk = 2 * kChunk;  // what keeps the norm is computed once a chunk
+constexpr int kOrthogonalizedChunk = 2 * kChunk;  // the norm factor is computed once per chunk
 
 struct OrthogonalizedOptions {
   ApplyOptions apply;
@@ -21,15 +22,15 @@ struct OrthogonalizedBlock {
   int64_t columns;
   const void* o;
   int64_t pitch;
-  const float* inverses;  // of the block's first line; null: O is left as it is
-  const Norms* norms;     // of its matrix
+  const float* inverses;      // from the block's first line on; null: O is not scaled
+  const SquaredNorms* norms;  // of the matrix
   WeightBlock weight;
   double scale;
   double multiplier;
   const int32_t* active;
 };
 
-// Rows that have factors of their own stay rows.
+// Blocks whose rows have factors of their own cannot be flattened.
 bool dense(const OrthogonalizedBlock& b) {
   return b.inverses == nullptr && b.pitch == b.columns && b.weight.stride == b.columns &&
          b.weight.row_index_stride == b.columns;
@@ -50,7 +51,7 @@ struct OrthogonalizedBody {
   Weight weight;
   float step;
   float keep;
-  float norm_keep;
+  float norm;  // the matrix's norm_factor()
   bool by_column;
   bool rounds;
 
@@ -61,12 +62,12 @@ struct OrthogonalizedBody {
         weight(block.weight, options.apply.rounding, chunk),
         step(static_cast<float>(cpu::read(options.apply.rates).lr * block.multiplier * block.scale)),
         keep(cpu::kept(cpu::read(options.apply.rates), block.multiplier)),
-        norm_keep(1),
+        norm(1),
         by_column(options.axis == LineAxis::kColumns),
         rounds(options.apply.wire == Dtype::kBf16) {
     if (inverses == nullptr) return;
     inverses += by_column ? chunk.column : chunk.row;
-    norm_keep = kept(block.norms, options.norm_count);
+    norm = norm_factor(block.norms, options.norm_count);
   }
 
   template <int N>
@@ -89,15 +90,15 @@ struct OrthogonalizedBody {
   template <int N>
   __device__ void write(Place p, Values<N>& v) const {
     weight.write(p, v.weight, [&](int i, float w) {
-      // As write_wire in orthogonalize.cu, to the bit: others get the same update from the wire.
-      float u = to_float(v.o[i]) * (norm_keep * v.inverse[i]);
+      // The same bits as write_wire(): other ranks get this update from the wire.
+      float u = to_float(v.o[i]) * (norm * v.inverse[i]);
       if (rounds) u = to_float(from_float<__nv_bfloat16>(u));
       return cpu::decayed<kDecay>(w, u * step, keep);
     });
   }
 };
 
-// What is left of a row of weights after some elements.
+// A row of weights without its first elements.
 WeightBlock after(const WeightBlock& weight, WeightForm form, int64_t elements) {
   const auto advanced = [&](void* data, int64_t width) -> void* {
     return data == nullptr ? nullptr : static_cast<std::byte*>(data) + elements * width;
@@ -109,41 +110,57 @@ WeightBlock after(const WeightBlock& weight, WeightForm form, int64_t elements) 
   return rest;
 }
 
+// Finds the matrix that an address lies in.
+class MatrixLookup {
+ public:
+  explicit MatrixLookup(std::span<const UpdateMatrix> matrices) : matrices_(matrices), by_address_(matrices.size()) {
+    std::iota(by_address_.begin(), by_address_.end(), size_t{0});
+    std::sort(by_address_.begin(), by_address_.end(), [&](size_t a, size_t b) { return start(a) < start(b); });
+  }
+
+  int64_t start(size_t matrix) const { return address(matrices_[matrix].matrix); }
+  // The last matrix that starts at or before the address; nothing if none does.
+  std::optional<size_t> at(int64_t address) const {
+    const auto next = std::upper_bound(by_address_.begin(), by_address_.end(), address,
+                                       [&](int64_t a, size_t matrix) { return a < start(matrix); });
+    if (next == by_address_.begin()) return std::nullopt;
+    return *(next - 1);
+  }
+
+ private:
+  std::span<const UpdateMatrix> matrices_;
+  std::vector<size_t> by_address_;
+};
+
 }  // namespace
 
-std::optional<std::vector<MatrixBlock>> in_matrices(const ApplyOptions& options, MatrixShape shape,
-                                                    std::span<const UpdateMatrix> batch,
-                                                    std::span<const ApplyBlock> blocks) {
-  const auto address = [](const void* data) { return reinterpret_cast<int64_t>(data); };
+std::optional<std::vector<MatrixBlock>> matrix_blocks(const OrthogonalizeBatch& batch, const ApplyOptions& options,
+                                                      std::span<const ApplyBlock> blocks) {
   const int64_t width = options.wire == Dtype::kF32 ? 4 : 2;
-  std::vector<size_t> order(batch.size());  // by address
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return address(batch[a].matrix) < address(batch[b].matrix); });
+  const MatrixShape shape = batch.shape;
+  const MatrixLookup matrices(batch.matrices);
   std::vector<MatrixBlock> out;
   out.reserve(blocks.size());
   for (const ApplyBlock& block : blocks) {
     if (block.rows == 0 || block.columns == 0) continue;
-    const auto next = std::upper_bound(order.begin(), order.end(), address(block.update),
-                                       [&](int64_t update, size_t i) { return update < address(batch[i].matrix); });
-    if (next == order.begin()) return std::nullopt;
-    const size_t matrix = *(next - 1);
-    const int64_t bytes = address(block.update) - address(batch[matrix].matrix);
+    const std::optional<size_t> matrix = matrices.at(address(block.update));
+    if (!matrix) return std::nullopt;
+    const int64_t bytes = address(block.update) - matrices.start(*matrix);
     const int64_t first = bytes / width;
     const int64_t stride = block.rows == 1 ? 0 : block.update_stride;
     const int64_t end = first + (block.rows - 1) * stride + block.columns;
     if (bytes % width != 0 || end > shape.rows * shape.columns) return std::nullopt;
     const int64_t column = first % shape.columns;
     if (column + block.columns <= shape.columns && (block.rows == 1 || stride == shape.columns)) {
-      out.push_back({matrix, first / shape.columns, column, block});
+      out.push_back({*matrix, first / shape.columns, column, block});
       continue;
     }
     if (block.rows > 1) return std::nullopt;
-    // One row of elements over several rows of the matrix: the end of one, whole ones, the beginning of one.
+    // One row of elements that spans several rows of the matrix: the end of one, whole ones, the beginning of one.
     for (int64_t done = 0; done < block.columns;) {
       const int64_t left = block.columns - done;
       const int64_t from = (first + done) % shape.columns;
-      MatrixBlock& piece = out.emplace_back(MatrixBlock{matrix, (first + done) / shape.columns, from, block});
+      MatrixBlock& piece = out.emplace_back(MatrixBlock{*matrix, (first + done) / shape.columns, from, block});
       const bool whole = from == 0 && left >= shape.columns;
       piece.block.rows = whole ? left / shape.columns : 1;
       piece.block.columns = whole ? shape.columns : std::min(left, shape.columns - from);
@@ -161,18 +178,24 @@ void apply(const ApplyOptions& options, const Orthogonalized& orthogonalized, st
   const Matrices& o = orthogonalized.o;
   const LineFactors& factors = orthogonalized.factors;
   const OrthogonalizedOptions all{options, orthogonalized.axis, factors.norm_count};
-  const auto apply_of = [&]<typename T>(Type<T>) {
+  with_half(orthogonalized.type, [&]<typename T>(Type<T>) {
     std::vector<OrthogonalizedBlock> own;
     own.reserve(blocks.size());
     for (const MatrixBlock& b : blocks) {
       if (b.matrix < orthogonalized.first || b.matrix >= orthogonalized.first + orthogonalized.count) continue;
       const auto m = static_cast<int64_t>(b.matrix - orthogonalized.first);
-      const T* const data = static_cast<const T*>(o.data) + m * o.stride + b.row * o.pitch + b.column;
       const int64_t line = m * factors.lines + (orthogonalized.axis == LineAxis::kRows ? b.row : b.column);
       const bool scaled = factors.inverses != nullptr;
-      own.push_back({b.block.rows, b.block.columns, data, o.pitch, scaled ? factors.inverses + line : nullptr,
-                     scaled ? factors.norms + m * factors.norm_count : nullptr, b.block.weight, b.block.scale,
-                     b.block.multiplier, b.block.active});
+      own.push_back({.rows = b.block.rows,
+                     .columns = b.block.columns,
+                     .o = static_cast<const T*>(o.data) + m * o.stride + b.row * o.pitch + b.column,
+                     .pitch = o.pitch,
+                     .inverses = scaled ? factors.inverses + line : nullptr,
+                     .norms = scaled ? factors.norms + m * factors.norm_count : nullptr,
+                     .weight = b.block.weight,
+                     .scale = b.block.scale,
+                     .multiplier = b.block.multiplier,
+                     .active = b.block.active});
     }
     with_form(options.form, [&]<WeightForm kForm>(Value<kForm>) {
       with_decay(options.decay, [&]<Decay kDecay>(Value<kDecay>) {
@@ -182,8 +205,7 @@ void apply(const ApplyOptions& options, const Orthogonalized& orthogonalized, st
                 queue);
       });
     });
-  };
-  orthogonalized.type == Half::kF16 ? apply_of(Type<__half>{}) : apply_of(Type<__nv_bfloat16>{});
+  });
 }
 
 }  // namespace muster::kernels::cuda

@@ -1,4 +1,5 @@
-// Apply straight from what a orthogonalize leaves: the bits of orthogonalize, then apply, without the wire in between.
+// Applies updates directly from orthogonal factors in half precision: the same bits as orthogonalizing in place and
+// then applying, without rewriting the matrices.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +8,13 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cuda/newton_schulz/orthogonalizer.h"
+#include "kernels/cuda/newton_schulz/orthogonalized.h"
 #include "kernels/cuda/runtime/queue.h"
-#include "kernels/kernels.h"
+#include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cuda {
 
-// Rows and columns of a matrix's update. What `block` says of the update's place does not count.
+// A block of weights and its place in a matrix of the batch. The update pointer and stride of `block` are not read.
 struct MatrixBlock {
   size_t matrix = 0;
   int64_t row = 0;
@@ -21,12 +22,11 @@ struct MatrixBlock {
   ApplyBlock block;
 };
 
-// The rows of matrices that blocks of updates are. Nothing if one of them is something else.
-std::optional<std::vector<MatrixBlock>> in_matrices(const ApplyOptions& options, MatrixShape shape,
-                                                    std::span<const UpdateMatrix> batch,
-                                                    std::span<const ApplyBlock> blocks);
+// Locates the updates of `blocks` in the matrices of the batch. Nothing if one of them is not a block of a matrix.
+std::optional<std::vector<MatrixBlock>> matrix_blocks(const OrthogonalizeBatch& batch, const ApplyOptions& options,
+                                                      std::span<const ApplyBlock> blocks);
 
-// Those blocks that are of the matrices at hand.
+// Applies those of `blocks` that lie in the matrices of `orthogonalized`.
 void apply(const ApplyOptions& options, const Orthogonalized& orthogonalized, std::span<const MatrixBlock> blocks,
            Queue& queue);
 

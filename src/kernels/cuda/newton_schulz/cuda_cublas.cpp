@@ -11,7 +11,7 @@ namespace muster::kernels::cuda {
 
 namespace {
 
-// Of cublas_api.h, which a build does not need.
+// Values of cublas_api.h, which a build does not need.
 constexpr int kPlain = 0;
 constexpr int kTransposed = 1;
 constexpr int kPointersOnDevice = 1;
@@ -93,7 +93,7 @@ Cublas::~Cublas() {
 
 bool Cublas::available() { return Functions::instance().found; }
 
-// Everything that cuBLAS might decide by what it did before is decided here.
+// Fixes everything that cuBLAS might otherwise choose by the calls before.
 Cublas::Lane& Cublas::lane(cudaStream_t stream) {
   Lane& lane = lanes_[stream];
   if (lane.handle != nullptr) return lane;
@@ -107,7 +107,7 @@ Cublas::Lane& Cublas::lane(cudaStream_t stream) {
   return lane;
 }
 
-// Columns are what cuBLAS thinks rows are: D^T = B^T A^T.
+// cuBLAS is column-major, so this computes D^T = B^T A^T.
 void Cublas::multiply(const Gemm& p, cudaStream_t stream) {
   const Lane& on = lane(stream);
   const cudaDataType type = type_of(p);
@@ -130,7 +130,7 @@ void Cublas::multiply(const Gemm& p, cudaStream_t stream) {
   }
 }
 
-void Cublas::multiply_together(const Gemm& p, cudaStream_t stream) {
+void Cublas::multiply_batched(const Gemm& p, cudaStream_t stream) {
   const Lane& on = lane(stream);
   const cudaDataType type = type_of(p);
   check_cublas(functions_.gemm_batched(on.handle, operation(p.b_transposed), operation(p.a_transposed),

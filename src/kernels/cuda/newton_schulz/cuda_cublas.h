@@ -1,5 +1,5 @@
-// Products by cuBLAS, for devices that product.cu has no instructions for. The library is looked for at run time, so
-// that programs start where it is not.
+// Products by cuBLAS, for devices that our GEMM does not run on. The library is loaded at run time, so that programs
+// start without it.
 #pragma once
 
 #include <cstddef>
@@ -12,24 +12,24 @@ struct Gemm;
 
 class Cublas {
  public:
-  Cublas();  // throws DeviceError: there is no cuBLAS
+  Cublas();  // throws DeviceError if cuBLAS is not installed
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;
   ~Cublas();
 
   static bool available();
 
-  // A matrix at a time: what cuBLAS chooses for one depends on how many there are. A symmetric D is symmetric but for
-  // rounding. Enqueues; operands have been checked.
+  // One call per matrix, because the algorithm that cuBLAS chooses depends on the size of the batch. A symmetric D may
+  // differ from its transpose by rounding. Enqueues without checking operands.
   void multiply(const Gemm& gemm, cudaStream_t stream);
-  // All in one call, with the alpha of the first and without C. What others are compared with.
-  void multiply_together(const Gemm& gemm, cudaStream_t stream);
+  // One call for the batch, with the alpha of the first matrix and without C: the baseline of tests and benchmarks.
+  void multiply_batched(const Gemm& gemm, cudaStream_t stream);
 
  private:
   struct Functions;
   struct Lane {
     void* handle = nullptr;
-    std::byte* workspace = nullptr;  // its own, with a zero behind it
+    std::byte* workspace = nullptr;  // followed by a zero of 16 bytes, which serves as beta
   };
   Lane& lane(cudaStream_t stream);
 

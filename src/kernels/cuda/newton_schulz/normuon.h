@@ -5,46 +5,46 @@
 
 #include "kernels/cuda/gemm_sm90/gemm.h"
 #include "kernels/cuda/runtime/queue.h"
-#include "kernels/kernels.h"
+#include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cuda {
 
-// The sum of squares of a line comes in parts, one for each 128 elements, to be added in order: of matrix m, part p and
-// line i at (m * parts() + p) * lines() + i.
+// The sums of squares of the lines of `batch` matrices. The sum of a line is stored as parts of 128 elements each,
+// which are added in order: part p of line i of matrix m is at (m * parts() + p) * lines() + i.
 struct LineSums {
   static constexpr int64_t kPart = 128;
+  static constexpr int64_t kNormLines = 512;  // lines per SquaredNorms
 
   LineAxis axis = LineAxis::kRows;
   MatrixShape shape{};
+  int64_t batch = 0;
 
   int64_t lines() const { return axis == LineAxis::kRows ? shape.rows : shape.columns; }
   int64_t length() const { return axis == LineAxis::kRows ? shape.columns : shape.rows; }
   int64_t parts() const { return (length() + kPart - 1) / kPart; }
+  int64_t norms() const { return (lines() + kNormLines - 1) / kNormLines; }  // per matrix
 };
 
-// Norms of some lines of a matrix before and after they are divided by the root of their variance, squared.
-struct Norms {
+// Squared norms of up to kNormLines lines of a matrix, before and after they are divided by the root of their variance.
+struct SquaredNorms {
   double before;
   double after;
 };
 
-// The factor of a line is 1 / (sqrt(V) + eps) times what keeps the matrix's norm: the root of the sum of its `before`
-// by that of its `after`, or 0.
-constexpr int64_t kNormLines = 512;  // whose Norms are one
-inline int64_t norms_of(const LineSums& sums) { return (sums.lines() + kNormLines - 1) / kNormLines; }
-
-// What O is multiplied with, on the device: line i of matrix m with inverses[m * lines + i] times what keeps m's norm.
+// What O is multiplied with, on the device: line i of matrix m with inverses[m * lines + i], which is 1 / (sqrt(V) +
+// eps), times norm_factor() of the matrix.
 struct LineFactors {
-  const float* inverses = nullptr;  // null: O is left as it is
-  const Norms* norms = nullptr;
+  const float* inverses = nullptr;  // null: O is not scaled
+  const SquaredNorms* norms = nullptr;
   int lines = 0;
-  int norm_count = 0;  // of a matrix
+  int norm_count = 0;  // per matrix
 };
 
 #ifdef __CUDACC__
-// What keeps the norm of a matrix with `count` Norms. In one order: all who scale the matrix must agree to the bit.
-__device__ inline float kept(const Norms* norms, int count) {
-  Norms sum{};
+// The factor that keeps the norm of a matrix. It has one order of summation, because all kernels that scale the matrix
+// must get the same bits.
+__device__ inline float norm_factor(const SquaredNorms* norms, int count) {
+  SquaredNorms sum{};
   for (int i = 0; i < count; ++i) {
     sum.before += norms[i].before;
     sum.after += norms[i].after;
@@ -54,17 +54,17 @@ __device__ inline float kept(const Norms* norms, int count) {
 #endif
 
 // On the device.
-struct NorMuon {
+struct NorMuonBuffers {
   const UpdateMatrix* matrices = nullptr;
-  const OrthogonalizeOptions::Lines* options = nullptr;
-  float* squares = nullptr;   // of LineSums
-  float* inverses = nullptr;  // one a line
-  Norms* norms = nullptr;     // norms_of(sums) a matrix
+  const NorMuonOptions* options = nullptr;
+  float* squares = nullptr;       // of LineSums
+  float* inverses = nullptr;      // one per line
+  SquaredNorms* norms = nullptr;  // LineSums::norms() per matrix
 };
 
-void sum_lines(Half type, const Matrices& o, int64_t batch, const LineSums& sums, float* squares, Queue& queue);
+void sum_lines(Half type, const Matrices& o, const LineSums& sums, float* squares, Queue& queue);
 
-// From the sums of squares: advances the variances, and finds inverses and norms.
-void advance_variances(int64_t batch, const LineSums& sums, const NorMuon& normuon, Queue& queue);
+// Updates the variances from the sums of squares, and computes inverses and norms.
+void advance_variances(const LineSums& sums, const NorMuonBuffers& buffers, Queue& queue);
 
 }  // namespace muster::kernels::cuda

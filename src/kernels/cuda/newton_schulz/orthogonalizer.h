@@ -1,36 +1,22 @@
-// Orthogonal factors in place, scaled by NorMuon if asked for.
+// Orthogonalizes matrices in place on the device, and scales them by NorMuon if the options have it.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
-#include "kernels/cuda/newton_schulz/newton_schulz.h"
-#include "kernels/cuda/newton_schulz/normuon.h"
+#include "kernels/cuda/gemm_sm90/gemm.h"
+#include "kernels/cuda/newton_schulz/orthogonalized.h"
 #include "kernels/cuda/runtime/queue.h"
-#include "kernels/kernels.h"
+#include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cuda {
 
-// How many matrices go through the steps together well. Small ones: so many that a symmetric product fills the device
-// four times, and that what they read and write stays in its cache from one product to the next. Large ones: so many
-// that little of the device is idle at a product's end, with 512 MiB of scratch.
-int64_t orthogonalize_batch(MatrixShape shape, int multiprocessors);
-
-// Orthogonal factors of matrices [first, first + count) of a batch as the steps left them, and what is yet to be
-// multiplied with, before it is rounded to the wire.
-struct Orthogonalized {
-  size_t first = 0;
-  size_t count = 0;
-  const UpdateMatrix* matrices = nullptr;  // on the device
-  Half type = Half::kBf16;
-  Matrices o;
-  LineAxis axis = LineAxis::kRows;
-  LineFactors factors{};
-};
+// How many matrices are best orthogonalized together. Small ones: as many as keep the device busy for four waves of
+// tiles per symmetric product, while what the products read and write stays in the L2 cache. Large ones: as many as
+// leave little of the device idle at a product's end, within 512 MiB of workspace.
+int64_t best_batch_size(MatrixShape shape, int multiprocessors);
 
 class Orthogonalizer {
  public:
@@ -38,31 +24,31 @@ class Orthogonalizer {
   explicit Orthogonalizer(int device, Products products = Products::kBest);
   ~Orthogonalizer();
 
-  // So that a batch goes through the steps at once if its matrices are equally far apart, on 16 bytes; for 1, what any
-  // batch can do with.
-  int64_t workspace(MatrixShape shape, int64_t batch, const OrthogonalizeOptions& options) const;
+  // Bytes of workspace with which `count` matrices go through the steps together, if they are equally far apart and
+  // aligned to 16 bytes. For count 1: enough for any batch.
+  int64_t workspace(MatrixShape shape, int64_t count, const OrthogonalizeOptions& options) const;
 
-  // On the stream of the queue. Where there is a `use`, it is called for one part of the batch after the other, and
-  // must enqueue what reads the part before it returns: the next part has the same scratch. Matrices are then not
-  // written.
+  // Runs on the current stream of the queue. With a `use`, the matrices are not written. Instead, `use` is called for
+  // one part of the batch after the other, and must enqueue all reads of the part before it returns, because the next
+  // part uses the same workspace.
   using Use = std::function<void(const Orthogonalized&)>;
-  void run(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const UpdateMatrix> batch,
-           Workspace workspace, Queue& queue, const Use& use = {});
-  // Equal for sets whose iterations are the same launches, whatever the shape.
-  int64_t kind_of(const Coefficients& coefficients) const;
+  void run(const OrthogonalizeBatch& batch, Queue& queue, const Use& use = {});
+
+  // Equal for coefficients whose iterations are the same launches, whatever the shape.
+  int64_t call_pattern(const Coefficients& coefficients) const;
 
  private:
-  // What follows from coefficients, and takes some computing.
-  struct Known {
+  // What follows from coefficients and is slow to compute.
+  struct Analysis {
     Coefficients coefficients;
     double safety = 1;
     bool tolerates_gram = false;
   };
-  const Known& known(const Coefficients& coefficients) const;
+  const Analysis& analysis(const Coefficients& coefficients) const;
 
-  std::unique_ptr<Cublas> cublas_;  // where our own products do not run
-  mutable std::vector<Known> known_;
-  std::vector<int64_t> inputs_;  // of one batch; kept for its memory
+  std::unique_ptr<Cublas> cublas_;  // null if our own GEMM runs on this device
+  mutable std::vector<Analysis> analyses_;
+  std::vector<int64_t> inputs_;  // of one part of a batch; kept to reuse its memory
 };
 
 }  // namespace muster::kernels::cuda
