@@ -38,9 +38,9 @@ struct ParameterMemory {
   int32_t group = 0;  // index into OptimizerOptions::groups
   // With StateKeeper::kHolders: this rank's state, contiguous, on the device of the weights. The engine starts from the
   // values that it finds there. Null if the parameter has no such state, or this rank holds nothing of it.
-  void* momentum =
-      nullptr;  // the shard's shape. Muon, NorMuon: OptimizerOptions::momentum; AdamW, Lion: f32, first moments
-  void* second = nullptr;      // the shard's shape. AdamW: f32, second moments
+  // The first two have the shape of the shard.
+  void* momentum = nullptr;    // Muon and NorMuon, in OptimizerOptions::momentum; AdamW and Lion: f32, first moments
+  void* second = nullptr;      // AdamW: f32, second moments
   void* statistics = nullptr;  // NorMuon: f32, of StatisticsLayout::local_shape
 };
 
@@ -55,6 +55,8 @@ struct Device {
 };
 bool cuda_available();  // true if CUDA was built in and a device was found
 
+// Options that are fixed at construction. Every rank gives the same; only counters, updates, device and threads are its
+// own.
 struct OptimizerOptions {
   PlanOptions plan{.cost = CostTable::cpu()};
   std::vector<Group> groups{Group{}};
@@ -84,8 +86,7 @@ enum class NonFinite : uint8_t {
 // Options of one step. Every rank gives the same.
 struct StepOptions {
   double grad_scale = 1;  // multiplies every gradient first: 1 / the scale of the loss
-  // Clipping: gradients are multiplied by min(1, max_grad_norm / (norm + 1e-6)), or by 1 if that is NaN. 0: no
-  // clipping.
+  // Clipping multiplies gradients by min(1, max_grad_norm / (norm + 1e-6)), or by 1 if that is NaN. 0: no clipping.
   double max_grad_norm = 0;
   NonFinite non_finite = NonFinite::kIgnore;
   bool grad_norm = false;  // report the norm also without clipping
