@@ -138,9 +138,9 @@ class Messages:
         if self.failed is None:
             reason = re.sub(r"^\[[^]]*\] ", "", str(error).partition("\n")[0]).split(". ")[0]  # without file and advice
             found = self._roll_call.call(report)
-            self.failed = f"{found.text()} after {seconds:.1f} s ({reason})"
             if found.late:
                 self._code = _muster.ErrorCode.rank_missing
+            self.failed = f"{found.text()} after {seconds:.1f} s ({reason})"  # last: other threads look at it
         return comm_error(self.failed, self._code)
 
     def communicator(self) -> _muster.Communicator:
