@@ -1,15 +1,17 @@
-// How ranks talk. One interface for threads of a process, MPI and NCCL, with one contract:
+// Communication between ranks: one interface for threads of a process, MPI and NCCL, with one contract.
 //
-// - Every rank calls the same collectives in the same order. What a rank sends and what its peer expects agree in
-// bytes.
-// - An operation starts at once and ends in wait(); several may be under way. Buffers belong to it until then. It waits
-//   only for the ranks it has messages with.
-// - Sums are taken in the order of the ranks, in the type given: the same bits on every rank, every time.
-// - Nothing waits longer than the timeout. A peer that died, left, is late or disagrees becomes a CommError that names
-//   the operation and, where it can be known, the rank; afterwards every call on this communicator throws it again at
-//   once, on all ranks as soon as they notice.
-// - A communicator and its requests are one thread's at a time; abort() alone may come from another. Destroying a
-//   communicator is leaving: operations this rank has started still end, peers that start later ones with it fail.
+// - Every rank calls the same collectives in the same order. The bytes that a rank sends are those that its peer
+// expects.
+// - An operation starts when it is called and ends in wait(); several may be under way. It owns its buffers until then.
+//   It waits only for the ranks that it exchanges messages with.
+// - Sums are taken in the order of the ranks, in the type given: every rank gets the same bits, every time.
+// - No call waits longer than the timeout. If a peer died, left, is late or disagrees, calls throw a CommError that
+// names
+//   the operation and, where it is known, the rank. Afterwards every call on this communicator throws the same cause,
+//   on all ranks as soon as they notice.
+// - One thread at a time uses a communicator and its requests; only abort() may come from another thread.
+// - A rank leaves by destroying its communicator. Operations that it has started still end; operations that peers start
+//   with it later fail.
 //
 // docs/comm.md says what a caller can do about an error.
 #pragma once
@@ -26,12 +28,14 @@
 
 namespace muster {
 
+// A message to one rank. The caller owns the memory.
 struct Send {
   int32_t peer = 0;
   const void* data = nullptr;
   int64_t bytes = 0;
 };
 
+// A message from one rank, and the memory that it is written to.
 struct Receive {
   int32_t peer = 0;
   void* data = nullptr;
@@ -41,30 +45,32 @@ struct Receive {
 // Integer sums wrap. A NaN wins over any number in kMin and kMax.
 enum class ReduceOp : uint8_t { kSum, kMin, kMax };
 
-// An operation under way. Destroying it unfinished waits for it, and swallows the error.
+// An operation under way. Its destructor waits for an unfinished operation and ignores the error.
 class Request {
  public:
   virtual ~Request() = default;
-  // True once finished. Throws CommError, also when the timeout has passed since the first test that said false. MPI
-  // moves large messages only inside such calls: a rank that computes for long should test now and then.
+  // True once the operation has finished. Throws CommError if it failed, or if the timeout has passed since the first
+  // call that returned false. MPI moves large messages only inside such calls: a rank that computes for long should
+  // call test() now and then.
   virtual bool test() = 0;
-  virtual void wait() = 0;  // for the timeout at most; throws CommError
+  // Waits until the operation has finished, at most for the timeout. Throws CommError.
+  virtual void wait() = 0;
 };
 
-// The same ranks, for work that is enqueued on a stream (a cudaStream_t) and may be captured into a graph there.
-// Buffers are on the device. A call returns when its operation is enqueued, and throws what an earlier failure left
-// behind. Graphs that hold operations go before their communicator.
+// Operations of the same ranks on device memory, enqueued on a stream (a cudaStream_t), which may be capturing a graph.
+// A call returns when its operation is enqueued and throws CommError if an earlier operation has failed. Destroy graphs
+// that contain operations before their communicator.
 class StreamCommunicator {
  public:
   virtual ~StreamCommunicator() = default;
 
   virtual void exchange(std::span<const Send> sends, std::span<const Receive> receives, std::string_view label,
                         void* stream) = 0;
-  // In place; sums wrap, so that their order does not matter.
+  // In place. Integer sums wrap, so their order does not matter.
   virtual void all_reduce(int64_t* data, int64_t count, std::string_view label, void* stream) = 0;
 
-  // Blocks until done() says true. Throws CommError once a peer is known to be gone, or the timeout has passed: then
-  // operations under way have been ended, so that their stream comes to rest.
+  // Blocks until done() returns true. Throws CommError if a peer has gone or the timeout has passed; by then the
+  // operations under way have been aborted, so that their stream can drain.
   virtual void watch(const std::function<bool()>& done, std::string_view label) = 0;
 };
 
@@ -76,15 +82,17 @@ class Communicator {
   virtual int32_t size() const = 0;
   virtual std::chrono::milliseconds timeout() const = 0;
 
-  // A ragged all-to-all. At most one message to and from each peer, in any order; a message to oneself is a copy. Ranks
-  // that neither send nor receive call it too; zero bytes are no message. `label` names the operation in errors and
-  // must be alike on all ranks.
+  // A ragged all-to-all: at most one message to and one from each peer, in any order. A message to the rank itself is a
+  // copy; a message of zero bytes is not sent. Every rank must call it, also without messages. `label` names the
+  // operation in errors and is the same on all ranks.
   virtual std::unique_ptr<Request> exchange(std::span<const Send> sends, std::span<const Receive> receives,
                                             std::string_view label) = 0;
 
-  // all[r * bytes] onwards is what rank r gave; `mine` may be its place there.
+  // Gathers `bytes` bytes from every rank: those of rank r begin at all + r * bytes. `mine` may point into `all`, at
+  // this rank's place.
   virtual std::unique_ptr<Request> all_gather(const void* mine, void* all, int64_t bytes, std::string_view label) = 0;
-  // mine is the element-wise reduction of every rank's part for this rank; parts[r] elements go to rank r.
+  // Reduces element by element over the ranks. `all` has the parts of all ranks, one after the other, with parts[r]
+  // elements for rank r; `mine` receives the parts[rank()] reduced elements of this rank.
   virtual std::unique_ptr<Request> reduce_scatter(const float* all, float* mine, std::span<const int64_t> parts,
                                                   ReduceOp op, std::string_view label) = 0;
   // In place.
@@ -94,38 +102,43 @@ class Communicator {
   virtual std::unique_ptr<Request> broadcast(void* data, int64_t bytes, int32_t root, std::string_view label) = 0;
   virtual std::unique_ptr<Request> barrier(std::string_view label) = 0;
 
-  // Ends every operation under way and to come, here and, as soon as they notice, on all ranks.
+  // Makes every operation, under way or later, throw a CommError with the reason: here at once, on the other ranks as
+  // soon as they notice.
   virtual void abort(std::string_view reason) = 0;
 
-  // For memory of a device, in the order of its streams; null: this communicator moves what the host can reach.
+  // The same ranks for device memory and streams. Null if this communicator moves host memory only. This communicator
+  // owns it.
   virtual StreamCommunicator* on_stream() { return nullptr; }
 };
 
 struct CommOptions {
-  // How long a rank waits for another before it gives up; more than zero.
+  // How long a rank waits for another before it throws CommError; more than zero.
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
 };
 
-// Ranks as threads of this process: element r is rank r's. All share one timeout.
+// The communicators of ranks that are threads of this process; element r belongs to rank r. Throws InvalidArgument.
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int32_t ranks, const CommOptions& options = {});
 
-// MPI_COMM_WORLD, duplicated; all its ranks call this, and destroy what they got: its destructor waits, for the timeout
-// at most, until they have. Initializes MPI if nobody has, and then finalizes it at exit, unless a communicator failed
-// or was not destroyed: MPI_Finalize would wait for the lost rank. Throws CommError where MPI was not built in or is
-// not there.
+// True if MPI was built in.
 bool mpi_available();
+// A duplicate of MPI_COMM_WORLD. All its ranks call this, and all destroy their communicator: the destructor waits, at
+// most for the timeout, until all have. Initializes MPI if the program has not, and then finalizes it at exit, unless a
+// communicator failed or was not destroyed: MPI_Finalize would wait for the lost rank. Throws CommError where MPI was
+// not built in or cannot be used.
 std::unique_ptr<Communicator> make_mpi_communicator(const CommOptions& options = {});
 
-// NCCL, on the current CUDA device of the calling thread. Rank 0 makes an id and hands it to the others by any means;
-// then all make their communicators together. Throws CommError where NCCL was not built in, or libnccl is not there.
+// What the ranks of one NCCL communicator have in common. Rank 0 makes it and sends it to the others by any means.
 struct NcclId {
   std::array<std::byte, 128> bytes{};
 };
+// True if NCCL was built in and libnccl was found.
 bool nccl_available();
 NcclId make_nccl_id();
+// A communicator on the current CUDA device of the calling thread. All ranks call it together. Throws CommError where
+// NCCL was not built in or libnccl was not found.
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclId& id, int32_t rank, int32_t size,
                                                      const CommOptions& options = {});
-// With the ranks of another communicator, which carries the id and is not needed afterwards.
+// The same over the ranks of another communicator, which sends the id and is not needed afterwards.
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& others, const CommOptions& options = {});
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// What a group of parameters does in a step: every number of it may change from one step to the next.
+// The hyperparameters of a group of parameters. All of them may change from one step to the next.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ enum class MomentumForm : uint8_t {
 
 enum class Decay : uint8_t {
   kPlain,
-  kCautious,  // only where weight and update do not have opposite signs
+  kCautious,  // only elements whose weight and update do not have opposite signs
 };
 
-// How large a step a matrix takes, from its global shape.
+// The factor of a matrix's step, from the output and input sizes of its global shape.
 enum class StepScale : uint8_t {
   kNone,      // 1
   kSpectral,  // sqrt(output / input)
@@ -28,7 +28,7 @@ enum class StepScale : uint8_t {
 };
 StepScale parse_step_scale(std::string_view name);  // none, spectral, jordan, rms or fan; else throws InvalidArgument
 
-// The polynomials of Newton-Schulz, one a step.
+// The polynomials of Newton-Schulz, one per iteration.
 struct Coefficients {
   // X <- a X + (b A + c A^2) X, with A the Gram matrix of X.
   struct Step {
@@ -38,11 +38,11 @@ struct Coefficients {
 
     bool operator==(const Step&) const = default;
   };
-  // What the first Gram matrix A changes before the first step. Either way bounds the spectral norm by 1.
+  // How X is rescaled by its first Gram matrix A, before the first iteration, so that its spectral norm is at most 1.
   enum class Rescale : uint8_t {
     kNone,
-    kAol,   // rows (tall matrices: columns) times rsqrt(sum_j |A_ij|); changes the polar factor
-    kGram,  // X is divided by safety * sqrt(||A||_F), with A of X itself; the polar factor stays
+    kAol,   // each row (tall matrices: column) times rsqrt(sum_j |A_ij|); changes the polar factor
+    kGram,  // X is divided by safety * sqrt(||A||_F); keeps the polar factor
   };
 
   std::string name = "custom";
@@ -51,17 +51,17 @@ struct Coefficients {
   Rescale rescale = Rescale::kNone;
 };
 
-// jordan, quintic, polar_express, polar_express_safe, polar_express_tight, cans or aol4. Throws InvalidArgument for any
-// other name; a custom set is a Coefficients filled in by hand.
+// A built-in set: jordan, quintic, polar_express, polar_express_safe, polar_express_tight, cans or aol4. Throws
+// InvalidArgument for any other name. Fill in a Coefficients for a set of your own.
 Coefficients coefficients(std::string_view name);
 std::vector<std::string_view> coefficient_names();
 
-// Hyperparameters. All ranks set them alike; a step says which group differs if they did not.
+// Every rank must set the same values: a step throws InvalidArgument that names the first group that differs.
 struct Group {
   double lr = 0.02;
-  double weight_decay = 0;  // per step, times lr and the parameter's multiplier; never times the scale of the shape
+  double weight_decay = 0;  // per step, times lr and the parameter's multiplier, but not times the scale of the shape
   Decay decay = Decay::kPlain;
-  int64_t every = 1;  // takes part in steps every, 2 every, ... and moves no bytes on the others
+  int64_t every = 1;  // updated only on steps every, 2 every, 3 every, ...; other steps move none of its bytes
 
   // Muon and NorMuon.
   double momentum = 0.95;
@@ -76,7 +76,7 @@ struct Group {
   double eps = 1e-8;
 };
 
-// Throws InvalidArgument naming the field and its value.
+// Throws InvalidArgument that names the field and its value.
 void validate(const Group& group);
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// Where the elements of a tensor are: meshes of ranks, and what each mesh axis does to a tensor.
+// Which rank holds which elements of a tensor: meshes of ranks, and what each mesh axis does to the tensor.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ inline constexpr int kMaxDims = 8;
 
 using Shape = std::vector<int64_t>;
 
-// Product of the dims; throws InvalidArgument past 2^63 - 1 or for a negative dim.
+// The product of the dimensions. Throws InvalidArgument if it exceeds 2^63 - 1 or a dimension is negative.
 int64_t element_count(const Shape& shape);
 
 struct MeshAxis {
@@ -21,16 +21,16 @@ struct MeshAxis {
   bool operator==(const MeshAxis&) const = default;
 };
 
-// A named grid of ranks. Several meshes may share ranks (a vision tower on a line, the language model on a square).
+// A named grid of ranks. Meshes may share ranks, as a vision tower on one axis and a language model on two do.
 struct Mesh {
   std::string name;
   std::vector<MeshAxis> axes;
-  // Rank at each grid position, row-major over the axes (the last axis varies fastest). Empty: 0, 1, 2, ...
+  // The rank at each grid position, row-major: the last axis varies fastest. Empty: 0, 1, 2, ...
   std::vector<int32_t> ranks;
 
   int32_t size() const;
   int32_t rank_at(int32_t position) const { return ranks.empty() ? position : ranks[position]; }
-  // The coordinate on one axis of a grid position.
+  // The coordinate of a grid position on one axis.
   int32_t coordinate(int32_t position, int axis) const;
 };
 
@@ -38,15 +38,16 @@ struct Mesh {
 struct Placement {
   enum class Kind : uint8_t {
     kReplicate,  // every coordinate holds the same elements
-    kShard,      // dimension `dim` is cut over the coordinates
-    kFlat,       // the row-major elements are cut into ranges, after every kShard (ZeRO, FSDP1, ragged shards)
+    kShard,      // each coordinate holds a part of dimension `dim`
+    kFlat,  // each coordinate holds a range of the row-major elements that kShard leaves (ZeRO, FSDP1, ragged shards)
   };
   Kind kind = Kind::kReplicate;
   int dim = 0;
-  // kShard: cut `dim` into this many chunks first; a coordinate holds its piece of each (torch's _StridedShard).
+  // kShard: `dim` is first cut into this many chunks; a coordinate holds its part of each chunk (torch's
+  // _StridedShard).
   int32_t split_factor = 1;
-  // Piece sizes, one a coordinate (kShard: indices of `dim`; kFlat: elements). Empty: contiguous pieces of
-  // ceil(n / coordinates), the last ones shorter or empty, as torch chunks.
+  // The sizes of the parts, one per coordinate, in indices of `dim` (kShard) or elements (kFlat). Empty: contiguous
+  // parts of ceil(n / coordinates), the last ones shorter or empty, as torch.chunk cuts.
   std::vector<int64_t> sizes;
 
   static Placement replicate() { return {}; }
@@ -56,11 +57,13 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
+// How a tensor lies on a mesh.
 struct Layout {
   int32_t mesh = 0;                   // index into Problem::meshes
-  std::vector<Placement> placements;  // one a mesh axis
-  // The order in which axes split, outermost first, as indices of mesh axes. Empty: mesh order. Matters only where
-  // two axes split the same dim: FSDP over TP on dim 0 splits by tp first, although fsdp comes first in the mesh.
+  std::vector<Placement> placements;  // one per mesh axis
+  // The order in which axes split, outermost first, as indices of mesh axes. Empty: mesh order. It matters only if two
+  // axes split the same dimension: FSDP over TP on dimension 0 splits by tp first, although fsdp comes first in the
+  // mesh.
   std::vector<int32_t> order;
 
   bool operator==(const Layout&) const = default;

@@ -1,4 +1,4 @@
-// The optimizer: one object a rank. It plans at construction and carries the plan out at every step.
+// The optimizer: one object per rank. Its constructor plans; every step carries out the plan.
 //
 //   muster::Optimizer optimizer(problem, options, communicator, memory);
 //   for (...) {
@@ -6,8 +6,8 @@
 //     optimizer.step(gradients);
 //   }
 //
-// Every rank of the communicator makes the same calls. The same gradients give the same bits, whatever the layout, the
-// strategy, and the numbers of ranks, waves and threads.
+// Calls are collective unless their comment says otherwise: every rank of the communicator makes them, in the same
+// order. The same gradients give the same bits for every layout, strategy, and number of ranks, waves and threads.
 #pragma once
 
 #include <array>
@@ -26,89 +26,99 @@
 
 namespace muster {
 
-// This rank's shard of a parameter, contiguous, in the order of its local storage. Null where it holds nothing.
+// The memory of one parameter on one rank. The caller owns it; it outlives the optimizer.
 struct ParameterMemory {
+  // This rank's shard, contiguous, in the order of its local storage, updated in place. Null if this rank holds nothing
+  // of the parameter.
   void* weight = nullptr;
-  void* extra = nullptr;  // as the form says. Of replicas, only the one that updates an element may keep it up to date
+  // The second piece of memory that the form asks for, of the same shape. Among replicas it may be up to date only on
+  // the one that updates an element.
+  void* extra = nullptr;
   WeightForm form = WeightForm::kF32;
-  int32_t group = 0;  // which of the groups it follows
-  // With StateKeeper::kHolders: this rank's state, contiguous, on the device of the weights. The engine reads what it
-  // finds there. Null where the parameter has no such state, or this rank holds nothing of it.
+  int32_t group = 0;  // index into OptimizerOptions::groups
+  // With StateKeeper::kHolders: this rank's state, contiguous, on the device of the weights. The engine starts from the
+  // values that it finds there. Null if the parameter has no such state, or this rank holds nothing of it.
+  // The first two have the shape of the shard.
   void* momentum = nullptr;    // Muon and NorMuon, in OptimizerOptions::momentum; AdamW and Lion: f32, first moments
-  void* second = nullptr;      // AdamW: f32, second moments. Both have the shape of the shard
-  void* statistics = nullptr;  // NorMuon: f32, the local part of statistics_layout()
+  void* second = nullptr;      // AdamW: f32, second moments
+  void* statistics = nullptr;  // NorMuon: f32, of StatisticsLayout::local_shape
 };
 
-// Where weights, gradients and state are, and where a rank computes.
+// The device that holds weights, gradients and state, and that the rank computes on.
 struct Device {
   enum class Kind : uint8_t { kCpu, kCuda };
   Kind kind = Kind::kCpu;
   int index = 0;
-  // The caller's cudaStream_t (0: the default one): a step takes gradients as they are when what is enqueued there is
-  // done, and leaves new weights to what is enqueued next. None: the caller sees to the order, with synchronize().
+  // The caller's cudaStream_t (0: the default stream). A step reads gradients after the work enqueued there before it,
+  // and work enqueued there later sees the new weights. None: the caller orders the work, with synchronize().
   std::optional<void*> stream{};
 };
-bool cuda_available();  // built in, and there is a device
+bool cuda_available();  // true if CUDA was built in and a device was found
 
+// Options that are fixed at construction. Every rank gives the same; only counters, updates, device and threads are its
+// own.
 struct OptimizerOptions {
   PlanOptions plan{.cost = CostTable::cpu()};
   std::vector<Group> groups{Group{}};
   Dtype momentum = Dtype::kF32;  // f32 or bf16
   int threads = 1;
   uint64_t seed = 0;  // of stochastic rounding
-  // The caller's counters: {steps done, seed} on the host, and the updates done per parameter, on the device. The
-  // engine starts from their values and counts there. Null: the engine has its own, which start at zero.
-  int64_t* counters = nullptr;
-  int64_t* updates = nullptr;
+  // Counters that the caller owns. The engine starts from their values and counts in place. Null: the engine has its
+  // own, which start at zero.
+  int64_t* counters = nullptr;  // {steps done, seed}, on the host
+  int64_t* updates = nullptr;   // updates done, one per parameter, on the device
   Device device{};
-  // Waves may start before step(), as gradients come: begin_step() and ready(). The plan's `order` says how they come,
-  // and AdamW and Lion go last. Without what needs all gradients first: clipping, norms, policies for non-finite ones,
-  // a scale of the gradients.
+  // Waves may start before step(), as gradients come: see begin_step() and ready(). PlanOptions::order says in which
+  // order they come; AdamW and Lion go last. Not with options that need all gradients first: clipping, norms, a policy
+  // for non-finite gradients, a scale of the gradients.
   bool overlap = false;
-  bool graph = true;  // on a device: record a step once and replay it; false: for whoever looks for an error
+  bool graph = true;  // on a device: capture a step once as a graph and replay it; set false when debugging
 };
 
-// What to do about NaN and infinity in gradients. All but the first look at every gradient before anything is changed.
+// What to do about NaN and infinity in gradients. All but kIgnore check every gradient before anything is changed.
 enum class NonFinite : uint8_t {
   kIgnore,
-  kError,     // throw InvalidArgument naming the first such parameter
-  kSkipStep,  // change nothing but the number of the step
-  kZero,      // write 0 over them, in the caller's gradients
+  kError,     // throw InvalidArgument that names the first such parameter
+  kSkipStep,  // only count the step
+  kZero,      // replace them by 0 in the caller's gradients
 };
 
+// Options of one step. Every rank gives the same.
 struct StepOptions {
-  double grad_scale = 1;     // multiplies every gradient first: 1 / the scale of the loss
-  double max_grad_norm = 0;  // clip to it: gradients times min(1, max / (norm + 1e-6)); 1 if that is NaN. 0: not at all
+  double grad_scale = 1;  // multiplies every gradient first: 1 / the scale of the loss
+  // Clipping multiplies gradients by min(1, max_grad_norm / (norm + 1e-6)), or by 1 if that is NaN. 0: no clipping.
+  double max_grad_norm = 0;
   NonFinite non_finite = NonFinite::kIgnore;
-  bool grad_norm = false;  // report it, also where nothing is clipped
-  // ParameterStats for every parameter. Such a step costs one more Gram product per matrix (on the CPU and on a
-  // device), five passes over the weights and 16 MiB; a device waits for its end and does not replay a captured step.
+  bool grad_norm = false;  // report the norm also without clipping
+  // Compute ParameterStats for every parameter. Such a step costs one more Gram product per matrix, five passes over
+  // the weights and 16 MiB. On a device it waits for the end of the step, and does not replay a graph.
   bool parameter_stats = false;
-  bool trace = false;  // keep what happened when; where steps are recorded, on all ranks or on none
+  bool trace = false;  // keep the TraceEvents of the step. With graphs: on all ranks or on none
 };
 
-// Where the time of a step goes.
+// The parts that the time of a step is divided into.
 enum class Stage : uint8_t {
-  kControl,   // agreeing on presence, hyperparameters and norms
-  kPack,      // momentum, and updates or gradients into messages
-  kWaitIn,    // for what other ranks send
-  kAssemble,  // messages to matrices, sums over replicas
+  kControl,   // the ranks agree on gradients, hyperparameters and norms
+  kPack,      // momentum; updates or gradients into messages
+  kWaitIn,    // waiting for the messages of other ranks
+  kAssemble,  // messages into matrices; sums over replicas
   kOrthogonalize,
   kNormalize,    // NorMuon
   kElementwise,  // AdamW and Lion
   kStage,        // updates and weights into messages
-  kWaitOut,
-  kApply,  // to the weights
+  kWaitOut,      // waiting for the messages of owners
+  kApply,        // updates to the weights
 };
 inline constexpr int kStages = 10;
 std::string_view name(Stage stage);
 
+// Statistics of one parameter in one step; the same on every rank.
 struct ParameterStats {
   double grad_norm = 0;   // of the whole parameter, before clipping
-  double update_rms = 0;  // of what was added to its weights, decay included
-  double weight_rms = 0;  // of its weights after the step
+  double update_rms = 0;  // RMS of the change of its weights, decay included
+  double weight_rms = 0;  // RMS of its weights after the step
   // Muon and NorMuon: RMS of sigma^2 - 1 over the singular values of its orthogonalized updates, before NorMuon scales
-  // them. 0: orthogonal, or sat out; 1: zero updates.
+  // them. 0: orthogonal, or the parameter sat the step out; 1: the updates are zero.
   double orthogonality_error = 0;
 
   bool operator==(const ParameterStats&) const = default;
@@ -119,96 +129,107 @@ struct StepStats {
   int64_t step = 0;
   bool skipped = false;  // non-finite gradients under NonFinite::kSkipStep
   double grad_norm = 0;  // over all parameters that take part, before clipping; 0 if not asked for, or skipped
-  double clip = 1;       // what gradients were multiplied with for it
+  double clip = 1;       // the factor of the gradients that clipping chose
   int64_t total_ns = 0;
-  // What remains of total_ns is the executor's own. On a device, the host's time: 0 for calls that were not made again.
+  // Time per stage; total_ns is larger by the time between stages. On a device this is host time, and 0 for calls that
+  // a replayed step did not make.
   std::array<int64_t, kStages> stage_ns{};
-  int64_t exchanges = 0;  // in which this rank sent or received anything
+  int64_t exchanges = 0;  // those in which this rank sent or received a message
   int64_t messages_sent = 0;
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
-  int64_t kernels = 0;                       // calls; on a device, launches
-  bool replayed = false;                     // on a device: recorded before, and started all at once
-  int64_t early_waves = 0;                   // begun before step() was called
-  std::vector<ParameterStats> parameters{};  // on request; zeros if the step was skipped
+  int64_t kernels = 0;                       // calls of kernels; on a device, launches
+  bool replayed = false;                     // on a device: the step replayed a graph
+  int64_t early_waves = 0;                   // waves that started before step() was called
+  std::vector<ParameterStats> parameters{};  // empty unless asked for; zeros if the step was skipped
 
   int64_t at(Stage stage) const { return stage_ns[static_cast<size_t>(stage)]; }
 };
 
-// A span of time on one rank. Exchanges last from their start until this rank has seen their end.
+// A span of time on one rank. An exchange lasts from its start until this rank has seen its end.
 struct TraceEvent {
   std::string name;
   bool exchange = false;
-  int32_t wave = -1;
-  int64_t begin_ns = 0;  // of the steady clock
+  int32_t wave = -1;     // -1: of no wave
+  int64_t begin_ns = 0;  // std::chrono::steady_clock
   int64_t end_ns = 0;
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // sent and received by this rank
 };
 
 enum class StateType : uint8_t { kF32, kBf16, kU16, kI64 };
 int64_t byte_size(StateType type);
 
-// Something that is carried from step to step, unsharded.
+// A tensor of weights or state, described as a whole: the same on every rank and for every layout.
 struct StateInfo {
   std::string name;  // "blocks.0.mlp:momentum", :variance, :first, :second, :weight, :master, :mantissa, :updates
   StateType type = StateType::kF32;
   Shape shape;
 };
+// The same with its elements.
 struct StateTensor : StateInfo {
   std::vector<std::byte> data;  // row-major
 };
 
 class Optimizer {
  public:
-  // memory[p] is where parameter p of the problem is. The communicator and the memory outlive the optimizer. Throws
-  // InvalidArgument on every rank, naming the parameter, if something is wrong on any of them, if they do not agree, or
-  // if replicas start from different weights.
+  // memory[p] is the memory of problem.parameters[p]. The communicator and the memory outlive the optimizer. Throws
+  // InvalidArgument on every rank, naming the parameter, if an argument is wrong on any rank, if the ranks' arguments
+  // differ, or if replicas start from different weights (ErrorCode::kReplicaWeightsDiffer).
   Optimizer(Problem problem, OptimizerOptions options, Communicator& communicator, std::vector<ParameterMemory> memory);
   ~Optimizer();
   Optimizer(Optimizer&&) noexcept;
   Optimizer& operator=(Optimizer&&) noexcept;
 
+  // Not collective, up to steps().
   const Problem& problem() const;
   const Plan& plan() const;
-  int64_t scratch_bytes() const;  // allocated, beyond weights, gradients and state
+  int64_t scratch_bytes() const;  // allocated on this rank besides weights, gradients and state
   int32_t groups() const;
-  Group& group(int32_t index);  // throws InvalidArgument
-  int64_t steps() const;        // done, skipped ones included
+  Group& group(int32_t index);  // read by every step; throws InvalidArgument for an index out of range
+  int64_t steps() const;        // steps done, skipped ones included
 
-  // gradients[p] is this rank's shard of parameter p's gradient, laid out as the weights are; null: there is none. A
-  // parameter without any gradient on any rank sits the step out; where only some shards have none, theirs are zero.
-  // Bad input throws InvalidArgument on every rank and changes nothing. After any other error weights are in between:
-  // step() and save() throw it again until load() or import_state() has restored everything.
+  // Makes one step. gradients[p] is this rank's shard of the gradient of parameter p, laid out as the weights are; null
+  // if there is none. A parameter that has no gradient on any rank sits the step out; if only some shards have none,
+  // theirs count as zero. The caller owns the gradients. The result is valid until the next step.
   //
-  // On a device step() returns when its work is enqueued. What is wrong with the caller's own arguments it throws at
-  // once; what another rank refused or a peer's death broke off, a later step() throws, two steps later at most, or
-  // synchronize(). A step that was refused has changed nothing, and counts; one that throws what another refused is
-  // made all the same. Norms, a trace and NonFinite::kError make it wait.
+  // Bad input throws InvalidArgument on every rank and changes nothing. After any other error weights may be partly
+  // updated: step() and save() then throw CommError until load() or import_state() has restored everything, or the
+  // caller has and calls restored().
+  //
+  // On a device step() returns when its work is enqueued; the gradients must stay as they are until that work is done.
+  // It throws at once if this rank's arguments are wrong. If another rank refused the step or died, a later step()
+  // throws, at most two steps later, or synchronize(). A refused step changes nothing but is counted. If step() reports
+  // an earlier step's refusal, the current step has still been enqueued. With norms, parameter_stats, a trace or
+  // NonFinite::kError, step() waits for the end of its work.
   const StepStats& step(std::span<void* const> gradients, const StepOptions& options = {});
-  // With OptimizerOptions::overlap: a step begins with the first gradient, and step() ends it. Hyperparameters are as
-  // they are here, until then. `options` as for step(). On a device it waits for the end of the step before.
+  // Begins a step before its gradients are there, with OptimizerOptions::overlap; step() ends it. Hyperparameters must
+  // not change in between. Not collective; step() begins a step that this rank has not begun. On a device it first
+  // waits for the end of the previous step. Throws InvalidArgument, with nothing changed, for options that overlap
+  // excludes.
   void begin_step(const StepOptions& options = {});
-  // This gradient is there, for good: it stays as it is, where it is, until step() returns. Each at most once a step,
-  // in any order, on this rank alone; step() is given all of them again, and those that were not ready. A wave whose
-  // gradients are all ready starts when its turn comes; so weights change from now on. Never waits for another rank.
-  // What others refuse, step() throws. Null: nothing new, but what has begun goes on as far as it can.
+  // Gives a gradient to the step that has begun. The gradient must stay as it is, where it is, until step() returns.
+  // Each is given at most once per step, in any order; step() is then given all gradients, these included. A wave
+  // starts in its turn once all its gradients are given, so weights may change from now on. Not collective, and never
+  // waits for another rank. Null gives nothing, but lets the waves that have started go on. Throws InvalidArgument for
+  // a gradient that is given twice; refusals of other ranks are thrown by step().
   //
-  // On a device it is there when what Device::stream was given so far is done; follow() says where, if it is not always
-  // one stream. A wave is enqueued beside that stream, which waits for all of them in step(). Weights are in between if
-  // a rank refuses the step after a wave has begun; ranks that hear of it later throw from synchronize() or what they
-  // call next.
+  // On a device the gradient is read after the work enqueued so far on Device::stream; follow() changes that stream.
+  // The wave runs on other streams, and step() makes Device::stream wait for all waves. If a rank refuses the step
+  // after a wave has begun, weights may be partly updated; ranks that learn of it later throw from synchronize() or
+  // their next call.
   void ready(int32_t parameter, void* gradient);
-  // The norm that step() would clip by.
+  // The norm of all gradients that step() would clip by; the same bits on every rank. Throws as step() does, and
+  // changes nothing.
   double grad_norm(std::span<void* const> gradients, double grad_scale = 1);
 
-  // Waits for the steps under way on a device, and throws what they came to.
+  // Waits for the steps enqueued on a device, and throws if one of them failed or was refused. Not collective.
   void synchronize();
-  // On a device: `stream` is Device::stream from now on.
+  // Replaces Device::stream from the next call on. Not collective.
   void follow(void* stream);
-  // This rank's shard of a parameter, and what else its form says, is at these addresses now, values and all. Not
-  // collective. Throws InvalidArgument.
+  // The caller has moved this rank's shard of a parameter, and its `extra`, to these addresses, with their values. Not
+  // collective. Throws InvalidArgument, with nothing changed.
   void move(int32_t parameter, void* weight, void* extra = nullptr);
-  // Moves the state that holders keep to these addresses; null leaves one where it was.
+  // The same for state that holders keep; null: that address has not changed.
   struct StateMemory {
     void* momentum = nullptr;
     void* second = nullptr;
@@ -216,27 +237,32 @@ class Optimizer {
   };
   void move_state(int32_t parameter, const StateMemory& state);
 
-  const StepStats& last_step() const;            // the last that was not refused
-  const std::vector<TraceEvent>& trace() const;  // of the last step, if it was asked for
+  // Not collective, up to state().
+  const StepStats& last_step() const;            // of the last step that was not refused
+  const std::vector<TraceEvent>& trace() const;  // of the last step; empty unless StepOptions::trace asked for it
 
-  // State and weights in logical form: the same names, shapes and values whatever the layout.
+  // The weights and state as whole tensors: names, shapes and values are the same for every layout.
   std::vector<StateInfo> state() const;
-  StateTensor export_state(const std::string& name);  // all ranks together; each gets the whole
-  // All ranks give the same, each name once. Checks everything first.
+  // Gathers one of them by its name; every rank gets the whole tensor. Throws InvalidArgument for an unknown name.
+  StateTensor export_state(const std::string& name);
+  // Replaces some of them. Every rank gives the same tensors, each name once. Throws InvalidArgument on every rank,
+  // with nothing changed. Giving all of state() ends a failure: step() works again.
   void import_state(std::span<const StateTensor> tensors);
 
-  // The caller has restored weights and all state in its own memory: the optimizer goes on after an error. Not
-  // collective; ranks that restored another number of steps are named by the next step().
+  // The caller has restored weights and all state in its own memory: step() works again after a failure. Not
+  // collective; the next step throws InvalidArgument, naming the ranks, if ranks restored different numbers of steps.
   void restored();
 
-  // A checkpoint is a directory. save() replaces the one that is there when the new one is whole: whatever happens in
-  // between, one of the two loads. All ranks together, on a file system they share.
+  // Writes a checkpoint, which is a directory on a file system that all ranks share. A checkpoint that is there is
+  // replaced when the new one is complete: if save() is interrupted, one of the two can still be loaded.
   void save(const std::string& directory);
-  // From a checkpoint of any layout and number of ranks. What is damaged is named; then nothing was changed.
+  // Loads a checkpoint that was saved with any layout and number of ranks. A damaged or unsuitable checkpoint throws
+  // InvalidArgument that names what is wrong, with nothing changed. After any other error weights may be partly
+  // updated, and step() throws until a load() succeeds.
   void load(const std::string& directory);
 
-  // After a CommError: goes on with another communicator of the same size and rank. If any rank had broken off, all
-  // ranks need a state to be loaded first.
+  // After a CommError: continues with another communicator of the same rank and size, which outlives the optimizer. If
+  // a step broke off on any rank, all ranks must then load a state before the next step. Throws InvalidArgument.
   void reconnect(Communicator& communicator);
 
  private:

@@ -1,12 +1,12 @@
 """Muster: Muon and NorMuon across any number of ranks, for models sharded in any way.
 
-``muster.torch`` has the optimizers, ``muster.integrations`` what frameworks need beside them. Both are imported when
-they are first used; this package alone needs no PyTorch.
+``muster.torch`` has the optimizers and ``muster.integrations`` the classes that frameworks need in addition. Both are
+imported on first use; this package alone needs no PyTorch.
 """
 
 from typing import TYPE_CHECKING
 
-from ._muster import CommError, DeviceError, Error, Internal, InvalidArgument
+from ._muster import CommError, DeviceError, Error, ErrorCode, Internal, InvalidArgument
 from .build_info import Info, info
 
 if TYPE_CHECKING:
@@ -32,4 +32,4 @@ else:
 
 
 __version__ = "0.1.0"
-__all__ = ["CommError", "DeviceError", "Error", "Info", "Internal", "InvalidArgument", "info"]
+__all__ = ["CommError", "DeviceError", "Error", "ErrorCode", "Info", "Internal", "InvalidArgument", "info"]

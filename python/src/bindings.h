@@ -1,10 +1,11 @@
-// The parts of the module, one a file.
+// The parts of the Python module muster._muster, one per file.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 namespace muster::python {
 
+void bind_errors(nanobind::module_& module);  // before the others: they throw them
 void bind_problem(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);
 void bind_nccl(nanobind::module_& module);

@@ -1,4 +1,4 @@
-// Communicators for Python, and one that Python implements: torch's process groups are wrapped there.
+// Communicators for Python, and one that Python implements: muster/torch/communicator.py wraps torch's process groups.
 #include "muster/communicator.h"
 
 #include <optional>
@@ -26,31 +26,38 @@ namespace muster::python {
 
 namespace {
 
-// Why this communicator is dead; shared with requests, which may find out. Guarded by the GIL.
+// Why a communicator is unusable; empty while it works. Shared with its requests, which may be the first to fail.
+// Guarded by the GIL.
 struct Fate {
-  std::string cause;
+  Failure cause;
 };
 
-// Runs `work` with the GIL. What Python raises kills the communicator, except what is not an error, like Ctrl-C.
+// A Python exception as one line, with its class in front unless that is CommError, and with the code of a CommError.
+Failure failure_of(const nb::python_error& error) {
+  const bool ours = error.matches(nb::module_::import_("muster._muster").attr("CommError"));
+  std::string text = nb::cast<std::string>(nb::str(error.value()));
+  if (!ours) text = fmt::format("{}: {}", nb::cast<std::string>(error.type().attr("__name__")), text);
+  for (char& c : text) c = c == '\n' ? ' ' : c;
+  return {std::move(text), ours ? nb::cast<ErrorCode>(error.value().attr("code")) : ErrorCode::kOther};
+}
+
+// Runs `work` with the GIL. An exception from Python makes the communicator unusable and becomes a CommError; one that
+// is no error, like KeyboardInterrupt, is passed on.
 template <typename Work>
 auto in_python(Fate& fate, std::string_view name, Work work) {
   const nb::gil_scoped_acquire gil;
-  if (!fate.cause.empty()) throw CommError(comm::seen_by(name, fate.cause));
+  if (!fate.cause.empty()) throw CommError({comm::seen_by(name, fate.cause.text), fate.cause.code});
   try {
     return work();
   } catch (nb::python_error& error) {
-    std::string text = nb::cast<std::string>(nb::str(error.value()));
-    const auto type = nb::cast<std::string>(error.type().attr("__name__"));
-    if (type != "CommError") text = fmt::format("{}: {}", type, text);
-    for (char& c : text) c = c == '\n' ? ' ' : c;
-    fate.cause = fmt::format("{}: {}", name, text);
+    fate.cause = failure_of(error).within(std::string(name));
     if (!error.matches(PyExc_Exception)) throw;
     throw CommError(fate.cause);
   }
 }
 
-// Gloo tells only a wait() that an operation has ended, and moves bytes by threads of its own: unless what waits has a
-// done(), test() has nothing to do but to look at the clock.
+// Calls the function that post() returned. Gloo reports completion only to a waiter, and its own threads move the
+// bytes: unless the function has a done(), test() only compares the clock with the deadline.
 class PythonRequest final : public Request {
  public:
   PythonRequest(std::shared_ptr<Fate> fate, std::string name, nb::object wait, std::chrono::milliseconds timeout)
@@ -70,7 +77,7 @@ class PythonRequest final : public Request {
     if (!deadline_) deadline_ = comm::deadline_after(timeout_);
     const bool over =
         in_python(*fate_, name_, [&] { return nb::hasattr(wait_, "done") && nb::cast<bool>(wait_.attr("done")()); });
-    if (over || now > *deadline_) wait();  // which says what is wrong
+    if (over || now > *deadline_) wait();  // throws what is wrong
     return done_;
   }
   void wait() override {
@@ -132,7 +139,7 @@ class PythonCommunicator final : public comm::Collectives {
   std::shared_ptr<Fate> fate_ = std::make_shared<Fate>();
 };
 
-// What every rank gives, of any size.
+// The bytes of every rank, in the order of the ranks; sizes may differ. All ranks together.
 std::vector<std::string> gather(Communicator& communicator, std::string_view mine, std::string_view label) {
   const auto bytes = static_cast<int64_t>(mine.size());
   std::vector<int64_t> sizes(static_cast<size_t>(communicator.size()));
@@ -171,18 +178,18 @@ void bind_communicator(nb::module_& module) {
             for (const std::string& theirs : all) out.emplace_back(theirs.data(), theirs.size());
             return out;
           },
-          "mine"_a, "label"_a, "What every rank gives, of any size.")
+          "mine"_a, "label"_a, "The bytes of every rank; sizes may differ. All ranks together.")
       .def("abort", &Communicator::abort, "reason"_a);
   nb::class_<PythonCommunicator, Communicator>(module, "PythonCommunicator")
       .def(nb::init<int32_t, int32_t, double, nb::callable>(), "rank"_a, "size"_a, "timeout"_a, "post"_a,
            nb::sig("def __init__(self, rank: int, size: int, timeout: float, post: typing.Callable[[str, "
                    "list[tuple[int, int, int]], list[tuple[int, int, int]]], typing.Callable[[], None]]) -> None"),
            "`timeout` is in seconds. `post(name, sends, receives)` starts messages, given as (peer, address, bytes), "
-           "and returns a function that waits for all of them, and may have a done() that does not; what any of them "
-           "raises becomes a CommError.");
+           "and returns a function that waits for all of them. The function may have a done(), which returns at once. "
+           "What any of them raises becomes a CommError.");
   module.def(
       "single_communicator", [] { return std::move(make_local_communicators(1).front()); },
-      "The communicator of a rank that is alone.");
+      "A communicator of one rank.");
 }
 
 }  // namespace muster::python

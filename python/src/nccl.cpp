@@ -1,4 +1,4 @@
-// NCCL communicators for Python, from an id that any process group carries.
+// NCCL communicators for Python, made from an id that is sent through any process group.
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -22,12 +22,12 @@ namespace muster::python {
 
 namespace {
 
-// Leaving waits until all ranks leave, and Python collects garbage on each when it likes: the rank that is first must
-// not wait where the others wait for it.
-class Leavers {
+// Destroys communicators in threads. The destructor waits for all ranks, and Python collects garbage at a different
+// time on each: the first rank would wait while the others wait for it in another operation.
+class Destroyers {
  public:
-  // With the GIL. A forked child leaks what it inherits: its process is not one of the ranks.
-  void leave(std::unique_ptr<Communicator> communicator) {
+  // With the GIL. A forked child leaks the communicator that it inherits: its process is not one of the ranks.
+  void destroy(std::unique_ptr<Communicator> communicator) {
     if (!owner_.is_this_process()) {
       static_cast<void>(communicator.release());
       return;
@@ -39,7 +39,7 @@ class Leavers {
     const nb::gil_scoped_release no_gil;
     communicator.reset();
   }
-  // At exit. Who leaves later waits itself.
+  // At exit. A communicator that is destroyed later waits in its own thread.
   void join() {
     if (!owner_.is_this_process()) return;
     ending_ = true;
@@ -53,8 +53,8 @@ class Leavers {
   std::vector<std::thread> threads_;
 };
 
-Leavers& leavers() {
-  static auto* const all = new Leavers;  // never destroyed: threads may outlive the module
+Destroyers& destroyers() {
+  static auto* const all = new Destroyers;  // never destroyed: threads may outlive the module
   return *all;
 }
 
@@ -67,7 +67,7 @@ NcclId to_id(const nb::bytes& bytes) {
 
 std::shared_ptr<Communicator> make(const nb::bytes& bytes, int32_t rank, int32_t size, double timeout, int device) {
   const NcclId id = to_id(bytes);
-  leavers();  // owned by this process from now on
+  destroyers();  // this process owns it from now on
   std::unique_ptr<Communicator> made;
   {
     const nb::gil_scoped_release no_gil;
@@ -76,21 +76,21 @@ std::shared_ptr<Communicator> make(const nb::bytes& bytes, int32_t rank, int32_t
   }
   return {made.release(), [](Communicator* communicator) {
             const nb::gil_scoped_acquire gil;
-            leavers().leave(std::unique_ptr<Communicator>(communicator));
+            destroyers().destroy(std::unique_ptr<Communicator>(communicator));
           }};
 }
 
 }  // namespace
 
 void bind_nccl(nb::module_& module) {
-  module.def("nccl_available", &nccl_available, "Built in, and libnccl is there.");
+  module.def("nccl_available", &nccl_available, "True if NCCL was built in and libnccl was found.");
   module.def("make_nccl_id", [] {
     const NcclId id = make_nccl_id();
     return nb::bytes(id.bytes.data(), id.bytes.size());
   });
   module.def("make_nccl_communicator", &make, "id"_a, "rank"_a, "size"_a, "timeout"_a, "device"_a,
-             "All ranks together. `timeout` is in seconds. Makes the device current.");
-  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { leavers().join(); }));
+             "All ranks together. `timeout` is in seconds. Makes `device` the current CUDA device.");
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { destroyers().join(); }));
 }
 
 }  // namespace muster::python

@@ -1,4 +1,4 @@
-// The optimizer. Memory is given as addresses: whoever calls keeps it alive, in place and contiguous.
+// The optimizer for Python. Memory is given as addresses: the caller keeps it alive, in place and contiguous.
 #include "muster/optimizer.h"
 
 #include <optional>
@@ -37,7 +37,7 @@ std::vector<void*> pointers(const Addresses& addresses) {
   return out;
 }
 
-// An optimizer with what it was made of, which reports of its plan need too.
+// An optimizer with its plan options, which reports of the plan need.
 class Engine {
  public:
   Engine(Problem problem, OptimizerOptions options, Communicator& communicator, std::vector<ParameterMemory> memory)
@@ -50,7 +50,7 @@ class Engine {
       new Optimizer(std::move(*optimizer_));  // leaked: its destructor would join threads that the child does not have
       return;
     }
-    const nb::gil_scoped_release no_gil;  // it waits for the steps under way
+    const nb::gil_scoped_release no_gil;  // the destructor waits for the steps under way
     optimizer_.reset();
   }
 
@@ -125,7 +125,7 @@ void import_state(Engine& engine, const nb::list& given) {
   engine.optimizer().import_state(tensors);
 }
 
-// Runs in every step, for every parameter and entry of its state: nothing but comparisons of addresses.
+// Runs in every step, for every parameter and entry of its state, so it only compares addresses.
 bool same_objects(const nb::list& containers, const nb::list& flat) {
   const auto expected = static_cast<Py_ssize_t>(flat.size());
   Py_ssize_t at = 0;
@@ -175,7 +175,7 @@ void bind_options(nb::module_& module) {
                                          reinterpret_cast<void*>(statistics)};
           },
           "weight"_a, "form"_a, "group"_a, "extra"_a = 0, "momentum"_a = 0, "second"_a = 0, "statistics"_a = 0,
-          "Addresses of this rank's shard and, where its holders keep it, of its state.");
+          "Addresses of this rank's shard and, if holders keep it, of its state.");
   nb::class_<Device>(module, "Device")
       .def_static("cpu", [] { return Device{}; })
       .def_static(
@@ -183,8 +183,8 @@ void bind_options(nb::module_& module) {
           [](int index, uintptr_t stream) {
             return Device{Device::Kind::kCuda, index, reinterpret_cast<void*>(stream)};
           },
-          "index"_a, "stream"_a, "`stream` is the caller's, as torch.cuda.Stream.cuda_stream.");
-  module.def("cuda_available", &cuda_available, "Built in, and there is a device.");
+          "index"_a, "stream"_a, "`stream` is the caller's stream, as torch.cuda.Stream.cuda_stream.");
+  module.def("cuda_available", &cuda_available, "True if CUDA was built in and a device was found.");
   nb::class_<OptimizerOptions>(module, "OptimizerOptions")
       .def(nb::init<>())
       .def_rw("plan", &OptimizerOptions::plan)
@@ -196,12 +196,12 @@ void bind_options(nb::module_& module) {
           "steps_address",
           [](const OptimizerOptions& options) { return reinterpret_cast<uintptr_t>(options.counters); },
           [](OptimizerOptions& options, uintptr_t address) { options.counters = reinterpret_cast<int64_t*>(address); },
-          "Two int64 on the host, steps and seed; 0: the engine has its own.")
+          "The address of two int64 on the host, steps and seed; 0: the engine has its own.")
       .def_prop_rw(
           "updates_address",
           [](const OptimizerOptions& options) { return reinterpret_cast<uintptr_t>(options.updates); },
           [](OptimizerOptions& options, uintptr_t address) { options.updates = reinterpret_cast<int64_t*>(address); },
-          "One int64 per parameter, on the device; 0: the engine has its own.")
+          "The address of one int64 per parameter, on the device; 0: the engine has its own.")
       .def_rw("device", &OptimizerOptions::device)
       .def_rw("overlap", &OptimizerOptions::overlap)
       .def_rw("graph", &OptimizerOptions::graph);
@@ -221,7 +221,7 @@ void bind_optimizer(nb::module_& module) {
   bind_options(module);
   module.def("same_objects", &same_objects, "containers"_a, "flat"_a,
              nb::sig("def same_objects(containers: list[typing.Any], flat: list[typing.Any]) -> bool"),
-             "Whether the items of lists and the values of dicts, in order, are the very objects of `flat`.");
+             "True if the items of lists and the values of dicts, in order, are the very objects of `flat`.");
   using NoGil = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Engine>(module, "Optimizer")
       .def(nb::init<Problem, OptimizerOptions, Communicator&, std::vector<ParameterMemory>>(), "problem"_a, "options"_a,
@@ -237,16 +237,17 @@ void bind_optimizer(nb::module_& module) {
           [](Engine& engine, const Addresses& gradients, const StepOptions& options) {
             engine.optimizer().step(pointers(gradients), options);
           },
-          "gradients"_a, "options"_a, NoGil(), "One address a parameter; 0: no gradient.")
+          "gradients"_a, "options"_a, NoGil(), "Makes one step. One address per parameter; 0: no gradient.")
       .def(
           "begin_step", [](Engine& engine, const StepOptions& options) { engine.optimizer().begin_step(options); },
-          "options"_a, NoGil(), "With overlap: before the first ready().")
+          "options"_a, NoGil(), "With overlap: begins a step, before its first ready().")
       .def(
           "ready",
           [](Engine& engine, int32_t parameter, uintptr_t gradient) {
             engine.optimizer().ready(parameter, reinterpret_cast<void*>(gradient));
           },
-          "parameter"_a, "gradient"_a, NoGil(), "This gradient is there, and stays as it is until step() is over.")
+          "parameter"_a, "gradient"_a, NoGil(),
+          "Gives a gradient, which must stay as it is until step() returns; 0: lets waves go on.")
       .def(
           "grad_norm",
           [](Engine& engine, const Addresses& gradients, double grad_scale) {
@@ -255,11 +256,11 @@ void bind_optimizer(nb::module_& module) {
           "gradients"_a, "grad_scale"_a = 1.0, NoGil())
       .def(
           "synchronize", [](Engine& engine) { engine.optimizer().synchronize(); }, NoGil(),
-          "Waits for the steps under way on a device, and raises what they came to.")
+          "Waits for the steps enqueued on a device, and raises if one failed or was refused.")
       .def(
           "follow",
           [](Engine& engine, uintptr_t stream) { engine.optimizer().follow(reinterpret_cast<void*>(stream)); },
-          "stream"_a, "Keeps the order with this stream from now on.")
+          "stream"_a, "Steps keep their order with this stream from now on.")
       .def(
           "move",
           [](Engine& engine, int32_t parameter, uintptr_t weight, uintptr_t extra, uintptr_t momentum, uintptr_t second,
@@ -270,10 +271,11 @@ void bind_optimizer(nb::module_& module) {
                                            reinterpret_cast<void*>(statistics)});
           },
           "parameter"_a, "weight"_a, "extra"_a = 0, "momentum"_a = 0, "second"_a = 0, "statistics"_a = 0,
-          "This rank's shard of it is at these addresses now; its state, where 0, is where it was.")
+          "The caller has moved this rank's shard and state to these addresses; state at 0 has not moved.")
       .def(
           "restored", [](Engine& engine) { engine.optimizer().restored(); }, NoGil(),
-          "The caller has written weights and all state in place: go on after an error. Not collective.")
+          "The caller has restored weights and all state in place: step() works again after an error. Not "
+          "collective.")
       .def(
           "stats", [](Engine& engine) { return stats(engine.optimizer().last_step()); },
           nb::sig("def stats(self) -> dict[str, typing.Any]"))
@@ -286,13 +288,14 @@ void bind_optimizer(nb::module_& module) {
             }
             return out;
           },
-          "Of the last step, if it was asked for: one (grad_norm, update_rms, weight_rms, orthogonality_error) per "
-          "parameter.")
+          "One (grad_norm, update_rms, weight_rms, orthogonality_error) per parameter; empty unless the last step was "
+          "asked for it.")
       .def(
           "trace", [](Engine& engine) { return trace(engine.optimizer().trace()); },
           nb::sig("def trace(self) -> list[tuple[str, bool, int, int, int, int]]"),
-          "Of the last step, if it was asked for: (name, exchange, wave or -1, begin, end, bytes), in ns of "
-          "time.monotonic_ns().")
+          "(name, exchange, wave or -1, begin, end, bytes) of the last step, in ns of time.monotonic_ns(); empty "
+          "unless "
+          "it was asked for.")
       .def(
           "plan_text",
           [](Engine& engine, int width) {
@@ -314,13 +317,16 @@ void bind_optimizer(nb::module_& module) {
             }
             return out;
           },
-          nb::sig("def state(self) -> list[tuple[str, StateType, list[int]]]"), "Names, types and whole shapes.")
+          nb::sig("def state(self) -> list[tuple[str, StateType, list[int]]]"),
+          "Names, types and whole shapes of the state.")
       .def("export_state", &export_state, "name"_a,
            nb::sig("def export_state(self, name: str) -> tuple[StateType, list[int], bytes]"),
-           "Type, shape and row-major bytes of the whole. All ranks together.")
+           "Type, shape and row-major bytes of a whole tensor. All ranks together.")
       .def("import_state", &import_state, "tensors"_a,
            nb::sig("def import_state(self, tensors: list[tuple[str, StateType, list[int], bytes]]) -> None"),
-           "Name, type, shape and row-major bytes, of any of state(). All ranks together, with the same.")
+           "Replaces tensors of state(), given by name, type, shape and row-major bytes. All ranks together, with the "
+           "same "
+           "tensors.")
       .def(
           "save", [](Engine& engine, const std::string& directory) { engine.optimizer().save(directory); },
           "directory"_a, NoGil())

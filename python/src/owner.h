@@ -1,4 +1,5 @@
-// The process that made an object. fork() copies the object into a child, but neither its threads nor its connections.
+// Remembers the process that made an object. fork() copies the object into a child, without its threads and
+// connections.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// What is planned, and how: the structs of problem.h, layout.h, group.h and plan.h under their own names.
+// The structs of problem.h, layout.h, group.h and plan.h for Python, under their own names.
 #include "muster/problem.h"
 
 #include <nanobind/nanobind.h>
@@ -57,7 +57,7 @@ void bind_layout(nb::module_& module) {
           "__init__",
           [](Mesh* mesh, std::string name, const std::vector<std::string>& axes, const std::vector<int32_t>& sizes,
              std::vector<int32_t> ranks) {
-            if (axes.size() != sizes.size()) throw nb::value_error("Mesh: one size an axis");
+            if (axes.size() != sizes.size()) throw nb::value_error("Mesh: expected one size per axis");
             new (mesh) Mesh{std::move(name), {}, std::move(ranks)};
             for (size_t i = 0; i < axes.size(); ++i) mesh->axes.push_back({axes[i], sizes[i]});
           },
@@ -138,9 +138,9 @@ void bind_parameters(nb::module_& module) {
       },
       "problem"_a, "rank"_a,
       nb::sig("def statistics(problem: Problem, rank: int) -> list[tuple[list[int], list[int], list[int]] | None]"),
-      "Per parameter, NorMuon's statistics that its holders keep: the whole shape, this rank's, and which dimension "
-      "each "
-      "axis of its mesh cuts (-1: none).");
+      "Per parameter, NorMuon's statistics that its holders keep: the whole shape, this rank's shape, and the "
+      "dimension "
+      "that each axis of the mesh cuts (-1: none).");
 }
 
 void bind_groups(nb::module_& module) {
@@ -150,7 +150,7 @@ void bind_groups(nb::module_& module) {
           [](Coefficients* out, std::string name, const std::vector<std::vector<double>>& steps, double safety) {
             new (out) Coefficients{std::move(name), {}, safety, Coefficients::Rescale::kNone};
             for (const std::vector<double>& step : steps) {
-              if (step.size() != 3) throw nb::value_error("coefficients: expected (a, b, c) a step");
+              if (step.size() != 3) throw nb::value_error("coefficients: expected (a, b, c) per step");
               out->steps.push_back({step[0], step[1], step[2]});
             }
           },

@@ -279,12 +279,14 @@ def _remedies(rank: int, ranks: int) -> None:
     mesh = init_device_mesh("cpu", (1, ranks, 1), mesh_dim_names=("pp", "experts", "fsdp"))
     wrapped = nn.Linear(4, 4)
     fully_shard(wrapped, mesh=mesh["fsdp"])
-    found = with_remedies(
-        "parameter 'weight': its replicas have different gradients on ranks 0 and 1", dict(wrapped.named_parameters())
-    )
+    refused = muster.InvalidArgument("parameter 'weight': its replicas have different gradients on ranks 0 and 1")
+    assert with_remedies(refused, dict(wrapped.named_parameters())) == str(refused)  # without a code
+    refused.code, refused.parameter = muster.ErrorCode.replica_gradients_differ, "weight"
+    found = with_remedies(refused, dict(wrapped.named_parameters()))
+    assert found.startswith(str(refused))
     for remedy in '"rank_local": mesh["experts"]}', "DistributedDataParallel", "grad_sync=True", "process_group=":
         assert remedy in found
-    assert with_remedies("parameter 'weight': another error", {}) == "parameter 'weight': another error"
+    assert with_remedies(ValueError("another error"), {}) == "another error"
 
 
 def test_remedies_for_different_gradients_name_the_axis() -> None:

@@ -159,6 +159,7 @@ def _runs_out(rank: int, ranks: int) -> str:
     if rank == 0:
         with pytest.raises(muster.CommError) as raised:
             _steps(model, optimizer)
+        assert raised.value.code == muster.ErrorCode.rank_missing
         return str(raised.value)
     time.sleep(6)  # alive, and without another batch
     return ""

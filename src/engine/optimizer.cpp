@@ -98,7 +98,7 @@ void Optimizer::Impl::make_room() {
   });
 }
 
-void Optimizer::Impl::give_up(std::string why) {
+void Optimizer::Impl::give_up(Failure why) {
   broken_ = std::move(why);
   under_way_.clear();
   record_anew_ = kNever;
@@ -236,12 +236,12 @@ bool Optimizer::Impl::settle(size_t under_way) {
     under_way_.pop_front();
     const std::span<const std::byte> sent = kernels_->stream()->read_back_of(step.stream_step);
     const bool told = !step.refusal.empty();
-    std::string why = told ? fmt::format("{}: {}", what, step.refusal) : "";
+    Failure why = told ? fmt::format("{}: {}", what, step.refusal) : "";
     engine::Control::Outcome outcome{true, 0, 1};
     try {
       if (!told) outcome = control_->read(sent, step.options, step.number);
     } catch (const InvalidArgument& error) {
-      why = error.what();
+      why = error.failure();
     }
     refused = !why.empty();
     // Ranks that disagreed may have recorded different steps. By then all of them know.
@@ -249,10 +249,10 @@ bool Optimizer::Impl::settle(size_t under_way) {
       record_anew_ = std::min(record_anew_, step.stream_step + kernels::AsyncDevice::kStepsInFlight);
     }
     if (refused && engine::Control::begun(sent)) {  // some waves were made, and some were not
-      why = fmt::format("{} broke off: {}", what, why);
+      why = why.within(what + " broke off");
       give_up(why);
     }
-    if (refused && !told) refused_ += (refused_.empty() ? "" : "; ") + why;
+    if (refused && !told) refused_ = refused_.empty() ? why : refused_.followed_by(why);
     StepStats& stats = recorder_.stats.step == step.number ? recorder_.stats : recorder_.last_stats;
     if (stats.step != step.number) continue;
     stats.skipped = outcome.skipped;

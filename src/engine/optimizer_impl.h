@@ -97,7 +97,7 @@ class Optimizer::Impl {
     try {
       throw;
     } catch (const CommError& error) {
-      give_up(fmt::format("{} broke off: {}", what, error.what()));
+      give_up(error.failure().within(fmt::format("{} broke off", what)));
       throw CommError(broken_);
     } catch (const std::exception& error) {
       const std::string why = fmt::format("{} broke off: {}", what, error.what());
@@ -138,7 +138,7 @@ class Optimizer::Impl {
   void build();
   void connect(Communicator& communicator);
   void make_room();
-  void give_up(std::string why);
+  void give_up(Failure why);
 
   const StepStats& step_on_host(std::span<void* const> gradients, const StepOptions& options);
   const StepStats& step_on_stream(std::span<void* const> gradients, const StepOptions& options);
@@ -162,7 +162,7 @@ class Optimizer::Impl {
   std::optional<engine::Control> control_;
   std::optional<engine::ParameterStatsCollector> parameter_stats_;
   std::optional<engine::Overlap> overlap_;
-  std::string broken_;         // why no further step is possible
+  Failure broken_;             // why no further step is possible
   std::vector<Group> agreed_;  // the last that were valid; those of a step in waves on a device
 
   // Steps that a device has been given and whose outcome nobody has looked at.
@@ -173,7 +173,7 @@ class Optimizer::Impl {
     std::string refusal{};  // of this rank, which has said so
   };
   std::deque<UnderWay> under_way_;
-  std::string refused_;  // what nobody has been told yet
+  Failure refused_;  // what nobody has been told yet
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   int64_t record_anew_ = kNever;  // from this step of the stream on, whatever was recorded
   std::optional<engine::HostBridge> bridge_;

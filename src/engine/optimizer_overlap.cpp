@@ -61,7 +61,7 @@ const StepStats& Optimizer::Impl::end_on_host(std::span<void* const> gradients, 
     overlap_->finish();
   } catch (const InvalidArgument& error) {  // on every rank, at the same point
     if (overlap_->changed()) {
-      give_up(fmt::format("{} broke off: {}", what, error.what()));
+      give_up(error.failure().within(what + " broke off"));
       throw InvalidArgument(broken_);
     }
     overlap_->drop();

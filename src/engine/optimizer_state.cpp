@@ -134,7 +134,7 @@ void Optimizer::Impl::load(const std::string& directory) {
   } catch (const InvalidArgument&) {
     throw;  // nothing was changed
   } catch (const Error& error) {
-    give_up(fmt::format("loading \"{}\" broke off: {}", directory, error.what()));
+    give_up(error.failure().within(fmt::format("loading \"{}\" broke off", directory)));
     throw;  // on every rank: they may try again
   } catch (...) {
     break_off(fmt::format("loading \"{}\"", directory));

@@ -18,7 +18,9 @@ using test::errors;
 using test::replicate;
 using test::training;
 using test::two_parameters;
+using testing::AllOf;
 using testing::Each;
+using testing::Field;
 using testing::HasSubstr;
 
 // What a body throws on each of two ranks as InvalidArgument.
@@ -151,11 +153,14 @@ TEST(Disagreement, NamesReplicasWithDifferentGradients) {
       const bool other = rank == 2 && at + 1 == step;
       return test::made_up(p, element, static_cast<uint64_t>(at) + (other ? 1000 : 0));
     };
-    const std::vector<std::string> said = errors(test::train(t));
+    const std::vector<test::RankMemory> ranks = test::train(t);
+    const std::vector<std::string> said = errors(ranks);
     if (step == 3) {  // between two steps that compare
       EXPECT_THAT(said, Each(""));
       continue;
     }
+    EXPECT_THAT(ranks, Each(AllOf(Field(&test::RankMemory::code, ErrorCode::kReplicaGradientsDiffer),
+                                  Field(&test::RankMemory::about, "w"))));
     EXPECT_THAT(said, Each(HasSubstr("its replicas have different gradients: those of rank 2 are not those of rank 0")))
         << step;
   }

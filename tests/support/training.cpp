@@ -182,6 +182,10 @@ std::vector<RankMemory> train(const Training& t) {
       if (t.tamper) mine = t.tamper(std::move(mine));
       try {
         memory[r] = train_rank(t, *mine);
+      } catch (const Error& error) {
+        memory[r].error = error.what();
+        memory[r].code = error.code();
+        memory[r].about = error.parameter();
       } catch (const std::exception& error) {
         memory[r].error = error.what();
       }

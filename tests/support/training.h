@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/error.h"
 #include "muster/optimizer.h"
 
 namespace muster::test {
@@ -51,9 +52,11 @@ struct RankMemory {
   std::vector<std::vector<int64_t>> elements;   // global, in storage order, a parameter
   std::vector<std::vector<std::byte>> weights;  // a parameter
   std::vector<std::vector<std::byte>> extra;
-  std::vector<StateTensor> state;  // unsharded
-  std::vector<StepStats> stats;    // a step
-  std::string error;               // what it ended with
+  std::vector<StateTensor> state;      // unsharded
+  std::vector<StepStats> stats;        // a step
+  std::string error;                   // what it ended with
+  ErrorCode code = ErrorCode::kOther;  // of that error
+  std::string about{};                 // the parameter that it names by code
 };
 
 // What each rank refuses if they have done these numbers of steps before; empty where it refuses nothing.

@@ -1,4 +1,4 @@
-"""What frameworks need beside ``muster.torch``. Each module is imported when it is first used.
+"""Classes for frameworks that need more than ``muster.torch``. Each module is imported on first use.
 
 ``muster.integrations.transformers`` and ``muster.integrations.torchtitan`` need the package of that name. Accelerate
 and Lightning take the optimizers of ``muster.torch`` as they are: docs/frameworks.md.

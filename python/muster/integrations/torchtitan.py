@@ -41,8 +41,8 @@ class MusterOptimizers(OptimizersContainer):  # type: ignore[misc,type-arg,unuse
 
     Matrices go to it; embeddings, heads, gains and biases to its AdamW group, as ``muster.torch.param_groups`` says.
     ``param_groups`` of the config replaces that rule: torchtitan's patterns, with ``optimizer_name="NorMuon"`` or
-    ``"Muon"`` and the keys of a param group of ``muster.torch``. Groups of torchtitan's own optimizers may stand beside
-    them.
+    ``"Muon"`` and the keys of a param group of ``muster.torch``. Groups of torchtitan's own optimizers may be
+    mixed with them.
 
     Under pipeline parallelism each rank builds optimizers for its own stages. The ranks that share a stage are read
     from the device meshes of its parameters.
@@ -50,10 +50,10 @@ class MusterOptimizers(OptimizersContainer):  # type: ignore[misc,type-arg,unuse
 
     @dataclass(kw_only=True, slots=True)
     class Config(OptimizersContainer.Config):  # type: ignore[misc,unused-ignore]
-        """What ``Trainer.Config.optimizer`` says."""
+        """The value of ``Trainer.Config.optimizer``."""
 
         optimizer_name: Literal["NorMuon", "Muon"] = "NorMuon"
-        """Optimizer of the matrices, where ``param_groups`` is empty."""
+        """Optimizer of the matrices, if ``param_groups`` is empty."""
 
         lr: float = 0.02
         """Learning rate of the matrices, and of groups in ``param_groups`` that give none."""
@@ -96,7 +96,7 @@ class MusterOptimizers(OptimizersContainer):  # type: ignore[misc,type-arg,unuse
     def _build_param_groups(  # type: ignore[override,unused-ignore]
         self, model: nn.Module, param_group_configs: list[ParamGroupConfig], impl_kwargs: dict[str, Any]
     ) -> _Groups:
-        """The groups of a model part by the name of their optimizer, and what to log of each."""
+        """The groups of a model part and their labels for the log, both by the name of their optimizer."""
         self._stage = self._stages[next(i for i, part in enumerate(self.model_parts) if part is model)]
         if param_group_configs:
             groups: _Groups = super()._build_param_groups(model, param_group_configs, impl_kwargs)
@@ -138,7 +138,7 @@ class MusterOptimizers(OptimizersContainer):  # type: ignore[misc,type-arg,unuse
 
 
 def _check(config: MusterOptimizers.Config) -> None:
-    """Refuses what torchtitan or Muster would ignore."""
+    """Raises ValueError for options that torchtitan or Muster would ignore."""
     if config.implementation == "fused_opt_states_bf16":
         raise ValueError(
             "implementation='fused_opt_states_bf16' is for torch's Adam; for Muster set "

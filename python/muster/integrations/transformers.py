@@ -168,7 +168,7 @@ class ConsolidateState(TrainerCallback):  # type: ignore[misc,unused-ignore]
             _consolidate(kwargs["optimizer"])
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Consolidates before it is known whether this is the best model, if the best one is saved."""
+        """Consolidates if the best model is saved; whether this one is the best is decided later."""
         if args.save_strategy == "best":
             _consolidate(kwargs["optimizer"])
 
@@ -176,7 +176,7 @@ class ConsolidateState(TrainerCallback):  # type: ignore[misc,unused-ignore]
 class LogStats(TrainerCallback):  # type: ignore[misc,unused-ignore]
     """Writes the optimizer's statistics after each monitored step: ``from_arguments(args, monitor_every=100)``.
 
-    To the Trainer's own log, and so to everything in ``report_to``: ``trainer.add_callback(LogStats(trainer))``.
+    ``trainer.add_callback(LogStats(trainer))`` writes to the Trainer's own log, and so to everything in ``report_to``.
 
     Args:
         writer: the Trainer, or what ``NorMuon.log_stats`` takes: a TensorBoard ``SummaryWriter``, a W&B run, or a
@@ -208,7 +208,7 @@ class LogStats(TrainerCallback):  # type: ignore[misc,unused-ignore]
         if optimizer is None or getattr(wrapped, "step_was_skipped", False):
             return
         if isinstance(self._writer, Trainer):
-            # On all ranks, as the Trainer logs; and its log() cancels what it still has to log in this step.
+            # On all ranks, as the Trainer logs. Its log() would cancel the log of this step that is still due.
             should_log = control.should_log
             optimizer.log_stats(lambda values, _: self._writer.log(values), state.global_step, prefix=self._prefix)
             control.should_log = should_log
@@ -223,7 +223,7 @@ def _consolidate(optimizer: Any) -> None:
 
 
 def _unwrapped(optimizer: Any) -> NorMuon | None:
-    """The optimizer itself, which accelerate wraps. None if it is none of ours."""
+    """The optimizer that accelerate wraps. None if it is not one of this package."""
     while optimizer is not None and not isinstance(optimizer, NorMuon):
         optimizer = getattr(optimizer, "optimizer", None)
     return optimizer

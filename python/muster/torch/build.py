@@ -1,4 +1,4 @@
-"""From param groups to an engine: layouts are read, a problem is planned, memory is given."""
+"""Builds an engine from param groups: reads layouts, makes the problem, passes the memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .wrappers import check_groups
 
 @dataclass
 class Connection:
-    """How the ranks of an optimizer talk, and where it computes. Kept from plan to plan."""
+    """The communicator and the device of an optimizer. Kept from plan to plan."""
 
     ranks: Ranks
     options: Options
@@ -39,7 +39,7 @@ class Connection:
     link: Link | None = None
 
     def connect(self, device: torch.device) -> Link:
-        """All ranks together."""
+        """Connects the ranks, once per device. All ranks together."""
         if self.link is None or device != self.device:
             self.link = Link(self.ranks, device, self.options.communicator, self.options.overlap)
             self.device = device
@@ -56,34 +56,34 @@ class Connection:
 
 @dataclass
 class Built:
-    """An engine, and what it was made of. ``names`` and ``tensors`` are its parameters, in its order."""
+    """An engine and the objects that it was made of. ``names`` and ``tensors`` are its parameters, in its order."""
 
     engine: _muster.Optimizer
     names: list[str]
     tensors: list[torch.Tensor]
-    numbers: list[int]  # of each parameter of the groups: its number in the engine, -1 for one without elements
+    numbers: list[int]  # per parameter of the groups: its number in the engine; -1 if it has no elements
     flat: list[torch.Tensor]  # all parameters of the groups
-    sizes: list[int]  # of the groups
+    sizes: list[int]  # parameters per group
     weights: Weights
     gradients: Gradients
     hyperparameters: Hyperparameters
     kept_by_engine: dict[str, torch.Tensor]
-    uneven: str | None  # a parameter whose placements do not describe where it is
-    extras: list[torch.Tensor | None]  # what a form of bfloat16 weights keeps beside them
+    uneven: str | None  # the name of a parameter whose placements do not describe where its elements are
+    extras: list[torch.Tensor | None]  # per parameter, ParameterMemory::extra
     step_options: _muster.StepOptions
-    matrices: list[bool]  # whether a parameter is of Muon or NorMuon
+    matrices: list[bool]  # per parameter, True if Muon or NorMuon updates it
 
     def is_current(self, groups: Sequence[Group]) -> bool:
-        """Whether the groups have the very tensors that the plan was made for. Called in every step."""
+        """True if the groups have the very tensors that the plan was made for. Called in every step."""
         lists = [group["params"] for group in groups]
         return _muster.same_objects(lists, self.flat) and [*map(len, lists)] == self.sizes
 
     def has_same_tensors(self, groups: Sequence[Group]) -> bool:
-        """Whether the groups have these tensors, however they are grouped."""
+        """True if the groups have the same tensors, in any grouping."""
         return {id(p) for group in groups for p in group["params"]} == set(map(id, self.flat))
 
     def state_of_engine(self) -> dict[str, State]:
-        """What only the engine keeps, by name. All ranks together, unless there is none of it."""
+        """The state that only the engine keeps, by parameter name. All ranks together, unless it keeps none."""
         return export_state(self.engine, self.kept_by_engine) if self.kept_by_engine else {}
 
 
@@ -105,7 +105,10 @@ class Builder:
         exported: dict[str, State],
         order: Sequence[int],
     ) -> Built:
-        """``order``: of backward, by place in the groups. All ranks together; raises what any found wrong, on all."""
+        """Plans and makes an engine. All ranks together; an error of one rank is raised on all.
+
+        ``order`` is the order in which backward reaches parameters, by place in the groups.
+        """
         names = [name for of_group in group_names for name in of_group]
         flat = [p for group in groups for p in group["params"]]
         owners = [(number, group) for number, group in enumerate(groups) for _ in group["params"]]
@@ -115,7 +118,7 @@ class Builder:
         for number, i in enumerate(there):
             numbers[i] = number
         parameters, meshes = make_parameters(self.connection.ranks, layouts, flat, [group for _, group in owners])
-        self._say_keepers(parameters, layouts, flat)
+        self._choose_keepers(parameters, layouts, flat)
         problem = self._problem([parameters[i] for i in there], meshes)
         device = self.reader.device or torch.device("cpu")
         link = self.connection.connect(device)
@@ -167,7 +170,7 @@ class Builder:
     def _agree(
         self, groups: list[Group], group_names: list[list[str]], names: list[str], flat: list[torch.Tensor]
     ) -> tuple[list[TensorLayout], list[TensorLayout], list[_muster.Group]]:
-        """The layouts that this rank sees, those that all ranks agree on, and the engine's groups."""
+        """Returns the layouts that this rank sees, those that all ranks agree on, and the engine's groups."""
         views: list[TensorLayout] = []
         engine_groups: list[_muster.Group] = []
         error = None
@@ -189,10 +192,10 @@ class Builder:
         kind = None if self.reader.device is None else self.reader.device.type
         return views, agree(self.connection.ranks, views, kind, error), engine_groups
 
-    def _say_keepers(
+    def _choose_keepers(
         self, parameters: list[_muster.Parameter], layouts: list[TensorLayout], flat: list[torch.Tensor]
     ) -> None:
-        """Who keeps the state, and in what dtype gradients come: the same on all ranks. All ranks together."""
+        """Sets who keeps the state and the dtype of gradients, the same on all ranks. All ranks together."""
         ranks = self.connection.ranks
         seen = [planned_dtype(p) for p in flat]
         everybody = ranks.gather("the dtypes of gradients", [str(dtype) for dtype in seen])
@@ -204,7 +207,7 @@ class Builder:
             if copies == 1 or self.options.replicas_keep_state:
                 parameter.state_keeper = _muster.StateKeeper.holders
             theirs = {known[dtypes[i]] for dtypes in everybody if dtypes[i] in known}
-            if theirs and not self.options.grad_sync:  # of several, float32 has them all
+            if theirs and not self.options.grad_sync:  # float32 if ranks differ: it holds both
                 parameter.grad_dtype = DTYPES[torch.float32 if torch.float32 in theirs else torch.bfloat16]
 
     def _problem(self, parameters: list[_muster.Parameter], meshes: list[_muster.Mesh]) -> _muster.Problem:
@@ -231,12 +234,13 @@ class Builder:
         try:
             return _muster.Optimizer(problem, options, link.communicator, memory)
         except ValueError as refused:
-            raise type(refused)(with_remedies(str(refused), parameters)) from None
+            refused.args = (with_remedies(refused, parameters),)
+            raise
 
 
 @dataclass
 class _Slots:
-    """Which entries the state of each parameter has; all by place in the groups."""
+    """The state entries of each parameter, by its place in the groups."""
 
     options: Options
     problem: _muster.Problem
@@ -252,7 +256,7 @@ class _Slots:
 
     def _statistics_of(self, number: int, rank: int) -> tuple[list[int], list[int], list[int]]:
         found = self._statistics(rank)[number]
-        assert found is not None  # of NorMuon, kept by holders
+        assert found is not None  # NorMuon's, kept by holders
         return found
 
     def holds(self, place: int) -> bool:
@@ -262,7 +266,7 @@ class _Slots:
         return torch.float32 if self.parameters[place].grad_dtype == _muster.Dtype.f32 else torch.bfloat16
 
     def make(self, place: int, tensor: torch.Tensor) -> State:
-        """Entries as they are at the start."""
+        """The entries of a parameter with their first values."""
         parameter, number = self.parameters[place], self.numbers[place]
         out: State = {}
         if self.holds(place):
@@ -289,7 +293,7 @@ class _Slots:
         return out
 
     def extra(self, place: int, entries: State) -> torch.Tensor | None:
-        """What a form of bfloat16 weights keeps beside them: an entry, or memory of its own."""
+        """The second piece of memory of a form of bfloat16 weights: an entry, or memory of its own."""
         for entry in ("master", "mantissa"):
             if entry in entries:
                 return local(entries[entry])

@@ -1,4 +1,4 @@
-"""State in and out of an optimizer: torch's state_dict, checkpoints of the engine, copies."""
+"""Saving and loading an optimizer: torch's state_dict, checkpoints of the engine, copies."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 
 from .. import _muster
 from .build import Built
+from .errors import comm_error
 from .loading import Given, check_entries, check_form, match, take_over_groups, unless_it_fails
 from .parameter_states import first_value
 from .planned import PlannedOptimizer
@@ -25,7 +26,7 @@ _NOT_ALONE = (
 
 
 class CheckpointedOptimizer(PlannedOptimizer):
-    """Saves and loads. Subclasses compute."""
+    """An optimizer that saves and loads its state. Subclasses make the steps."""
 
     def _start(self, *args: Any) -> None:
         super()._start(*args)
@@ -36,11 +37,11 @@ class CheckpointedOptimizer(PlannedOptimizer):
     # torch's state_dict.
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's: ``state`` by number of the parameter, ``param_groups``.
+        """As in torch: ``state`` by number of the parameter, and ``param_groups``.
 
         Its tensors are those of ``opt.state``: local, without copies or messages. Before the first use ``state`` is
-        empty. Where replicas do not keep all state (``grad_sync``, or ``replicate_state=False``) the rest of it is
-        gathered: then all ranks call it together, or ``consolidate_state_dict`` before.
+        empty. With ``grad_sync`` or ``replicate_state=False`` replicas do not keep all state, and the rest is gathered:
+        then call it on all ranks together, or call ``consolidate_state_dict`` on all ranks first.
         """
         with self._use.call("state_dict"):
             self._joined.join_all(self.param_groups)
@@ -52,7 +53,7 @@ class CheckpointedOptimizer(PlannedOptimizer):
             if not gathered:
                 return _copy_dicts(super().state_dict())
             kept = self.state
-            self.state = defaultdict(dict, kept)  # hooks see all of it
+            self.state = defaultdict(dict, kept)  # hooks see the gathered state too
             try:
                 for name, entries in gathered.items():
                     parameter = built.kept_by_engine[name]
@@ -62,7 +63,7 @@ class CheckpointedOptimizer(PlannedOptimizer):
                 self.state = kept
 
     def _warn_of_names(self) -> None:
-        """Once: checkpoints that go by name cannot tell the parts of rank-local parameters apart."""
+        """Warns once that checkpoints by name cannot tell the parts of rank-local parameters apart."""
         if self._warned or self.ranks.size == 1:
             return
         for name, parameter in zip(self.names, (p for group in self.param_groups for p in group["params"])):
@@ -78,10 +79,10 @@ class CheckpointedOptimizer(PlannedOptimizer):
                 return
 
     def _whole(self, what: str) -> Built:
-        """The engine, after what it was given to do, with a state that can be saved."""
+        """Waits for the engine's steps, and returns it with a state that can be saved."""
         if self._begun:
             raise ValueError(f"{what}: step {int(self._states.counts[0]) + 1} is under way: step() ends it")
-        built = self._built  # which may be of other groups of the same tensors
+        built = self._built  # the same tensors may have been regrouped since
         if built is None or not built.has_same_tensors(self.param_groups):
             built = self._ready()
         built.engine.synchronize()
@@ -93,7 +94,7 @@ class CheckpointedOptimizer(PlannedOptimizer):
         return built
 
     def _gathered(self, built: Built) -> dict[str, State]:
-        """Whole tensors of what only the engine keeps."""
+        """Whole tensors of the state that only the engine keeps, by parameter name."""
         if self._consolidated is not None:
             return self._consolidated
         if self._consolidated_on is not None and built.kept_by_engine:
@@ -104,13 +105,13 @@ class CheckpointedOptimizer(PlannedOptimizer):
         try:
             return built.state_of_engine()
         except _muster.CommError as error:
-            raise _muster.CommError(f"{error}. {_NOT_ALONE}") from None
+            raise comm_error(f"{error}. {_NOT_ALONE}", error.code) from None
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Gathers state on rank ``to``, so that ``state_dict()`` needs no other rank until the next step or load.
 
-        As in torch's ZeroRedundancyOptimizer: all ranks together, before one of them saves. Where every rank keeps all
-        state of what it holds, which is the default, there is nothing to do.
+        Call it on all ranks together before one of them saves, as in torch's ZeroRedundancyOptimizer. By default every
+        rank keeps all state of its parameters, and the call does nothing.
         """
         with self._use.call("consolidate_state_dict"):
             if not 0 <= to < self.ranks.size:
@@ -128,13 +129,15 @@ class CheckpointedOptimizer(PlannedOptimizer):
         self._consolidated = self._consolidated_on = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Copies state into that of ``opt.state``, which keeps its dtype, device and memory.
+        """Copies state into the tensors of ``opt.state``, which keep their dtype, device and memory.
 
-        Parameters are matched by place in the groups, or by name where both sides have names. Tensors may be whole, or
-        DTensors in any layout: those of the parameter's own layout are copied locally, others are redistributed by
-        all ranks together. Entries that are missing start from zero, with a warning; a checkpoint without any fitting
-        entry is a ValueError. Groups keep what a plan was made for (``algorithm``, ``lr_mul``, how matrices are cut)
-        and take over the rest. ``muster.torch.import_torch`` and ``import_dion`` load what other optimizers saved.
+        Parameters are matched by name if both sides have names, else by place in the groups. Tensors may be whole, or
+        DTensors in any layout: those in the parameter's own layout are copied locally, and all ranks together
+        redistribute others. Missing entries start from zero, with a warning; a checkpoint without any fitting entry is
+        a ValueError.
+
+        Groups keep the keys that a plan was made for (``algorithm``, ``lr_mul``, how matrices are cut) and take over
+        the rest. ``muster.torch.import_torch`` and ``import_dion`` load checkpoints of other optimizers.
         """
         with self._use.call("load_state_dict"):
             state_dict = state_dict.copy()
@@ -183,7 +186,7 @@ class CheckpointedOptimizer(PlannedOptimizer):
         built.engine.restored()
 
     def _adopt(self, built: Built) -> None:
-        """Takes what a user put into ``opt.state`` since the last call."""
+        """Takes over the changes that a user made to ``opt.state`` since the last call."""
         states = self._states
         if states.untouched(self.state):
             return
@@ -206,7 +209,7 @@ class CheckpointedOptimizer(PlannedOptimizer):
             built.engine.save(path)
 
     def load(self, directory: str | PathLike[str]) -> None:
-        """Reads weights and state, from any layout and number of ranks. All ranks together."""
+        """Reads weights and state of a checkpoint from any layout and number of ranks. All ranks together."""
         path = os.fsdecode(os.fspath(directory))
         with self._use.call("load"):
             built = self._built if self._is_current() else self._plan_again(keep=False)
@@ -236,20 +239,20 @@ class CheckpointedOptimizer(PlannedOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         options = state.get("_options")
-        if options is not None:  # a copy, which plans when it is used
+        if options is not None:  # a copy; it plans on first use
             self._start(options, None)
         super().__setstate__(state)
         if options is not None:
             self._begin()
 
     def _begin(self) -> None:
-        """The groups are there."""
+        """Called when the constructor has added the groups."""
         self._made = True
         self._watch()
 
 
 def _copy_dicts(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """What is removed from it, or put into it, does not change ``opt.state``; tensors are the same."""
-    state = state_dict.get("state", {})  # a hook may have left anything
+    """Copies the dicts, so that changing them does not change ``opt.state``; tensors are the same."""
+    state = state_dict.get("state", {})  # a hook may have replaced values
     copies = {key: dict(value) if isinstance(value, dict) else value for key, value in state.items()}
     return {**state_dict, "state": copies}

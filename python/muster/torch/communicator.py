@@ -1,4 +1,4 @@
-"""Communicators of the engine: NCCL, whose id a torch process group carries, or the process group itself."""
+"""Communicators for the engine: NCCL, with an id sent through a torch process group, or the process group itself."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _muster
+from .errors import comm_error
 from .roll_call import Report, RollCall
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def _view(address: int, size: int) -> torch.Tensor:
     return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
 
 
-class _Waiting:
-    """Waits in a thread, one after the other: Gloo tells nobody else that a message has arrived."""
+class _WaitingThread:
+    """A thread that waits for operations, one after the other: Gloo reports completion only to a waiter."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[_Awaited | None] = queue.SimpleQueue()
@@ -47,7 +48,7 @@ class _Waiting:
 
 
 class _Awaited:
-    """An operation that a thread waits for; a call waits for that."""
+    """An operation that a thread waits for. Calling the object waits until the thread has."""
 
     def __init__(self, wait: Callable[[], None]) -> None:
         self.wait = wait
@@ -65,7 +66,7 @@ class _Awaited:
         return self._over.is_set()
 
     def __call__(self) -> None:
-        self._over.wait()  # which ends: what it waits for has a timeout
+        self._over.wait()  # it ends: the operation has a timeout
         if self._error is not None:
             raise self._error
 
@@ -73,23 +74,24 @@ class _Awaited:
 def _wait_for_all(waiting: queue.SimpleQueue[_Awaited | None]) -> None:
     while (awaited := waiting.get()) is not None:
         awaited.run()
-        del awaited  # the memory of its messages
+        del awaited  # frees the memory of its messages
 
 
 class Messages:
-    """Starts messages on a process group; the engine calls ``post``, alike on every rank."""
+    """Starts messages on a process group. The engine calls ``post``, in the same order on every rank."""
 
     made: ClassVar[WeakKeyDictionary[dist.ProcessGroup, int]] = WeakKeyDictionary()
 
     def __init__(self, group: dist.ProcessGroup, timeout: timedelta, background: bool = False) -> None:
         self.group = group
-        self._waiting = _Waiting() if background else None
+        self._thread = _WaitingThread() if background else None
         self._roll_call = RollCall.of(group)
         self.timeout = timeout
-        self.purpose: str | None = None  # what other ranks are told that this one is at; None: the operation's name
-        self.failed: str | None = None  # why no message can come any more
+        self.purpose: str | None = None  # reported to other ranks in place of the operation's name
+        self.failed: str | None = None  # why the group has failed; None: it works
+        self._code = _muster.ErrorCode.other
         self.posted = 0
-        # Which one this is of those on the same group: their messages are kept apart.
+        # Numbers the objects on one group: tags keep their messages apart.
         self.number = self.made.get(group, 0)
         self.made[group] = self.number + 1
 
@@ -112,11 +114,11 @@ class Messages:
         def wait() -> None:
             self._wait_for(name, started)
 
-        return wait if self._waiting is None else self._waiting.add(wait)
+        return wait if self._thread is None else self._thread.add(wait)
 
     def _wait_for(self, name: str, started: list[tuple[int, Any, torch.Tensor]]) -> None:
         if self.failed is not None:
-            raise _muster.CommError(self.failed)
+            raise comm_error(self.failed, self._code)
         operation, begin = self.purpose or name, time.monotonic()
         deadline = begin + self.timeout.total_seconds()
         with self._roll_call.waiting(operation) as waiting:
@@ -135,21 +137,24 @@ class Messages:
         seconds = time.monotonic() - begin
         if self.failed is None:
             reason = re.sub(r"^\[[^]]*\] ", "", str(error).partition("\n")[0]).split(". ")[0]  # without file and advice
-            self.failed = f"{self._roll_call.call(report)} after {seconds:.1f} s ({reason})"
-        return _muster.CommError(self.failed)
+            found = self._roll_call.call(report)
+            if found.late:
+                self._code = _muster.ErrorCode.rank_missing
+            self.failed = f"{found.text()} after {seconds:.1f} s ({reason})"  # last: other threads look at it
+        return comm_error(self.failed, self._code)
 
     def communicator(self) -> _muster.Communicator:
         rank, ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
         return _muster.PythonCommunicator(rank, ranks, self.timeout.total_seconds(), self.post)
 
     def _tag(self, name: str, size: int) -> int:
-        # Ranks that disagree then wait for messages that never come, until the timeout. Gloo would end the process of a
-        # rank that receives more bytes than it expects.
+        # With the size in the tag, ranks that disagree time out. Without it Gloo would end the process of a rank that
+        # receives more bytes than it expects.
         return zlib.crc32(f"{self.number} {self.posted} {size} {name}".encode()) & 0x7FFFFFFF
 
 
 def _has_ended(work: dist.Work) -> bool:
-    """Whether a message was there before its connection was closed."""
+    """True if a message had arrived before its connection was closed."""
     try:
         work.wait(timedelta(milliseconds=1))
     except RuntimeError:
@@ -164,7 +169,7 @@ def moves_host_memory(group: dist.ProcessGroup) -> bool:
 def process_group_communicator(
     group: dist.ProcessGroup, timeout: timedelta, background: bool = False
 ) -> _muster.Communicator:
-    """The ranks of a group that moves host memory; ``background``: for who asks whether something has ended."""
+    """A communicator over a group that moves host memory; with ``background`` a thread waits for its messages."""
     if not moves_host_memory(group):
         raise ValueError(
             f"process group {dist.get_backend_config(group)}: it does not move memory of the CPU; "
@@ -174,9 +179,9 @@ def process_group_communicator(
 
 
 class _Nccl:
-    """A communicator of NCCL, alive as long as an optimizer has it."""
+    """A communicator of NCCL that optimizers share; it lives as long as one of them."""
 
-    #: By ranks, device and timeout: two optimizers of the same ranks share one.
+    #: By ranks, device and timeout.
     made: ClassVar[WeakValueDictionary[Any, _Nccl]] = WeakValueDictionary()
 
     def __init__(self, identity: bytes, communicator: _muster.Communicator) -> None:
@@ -185,11 +190,14 @@ class _Nccl:
 
     @classmethod
     def get(cls, ranks: Ranks, device: torch.device) -> _Nccl:
-        """One that is there, on all ranks, or a new one. All ranks together; raises CommError on all of them."""
+        """Returns the existing one, if all ranks still have it, or a new one.
+
+        All ranks together; raises CommError on all of them.
+        """
         assert ranks.group is not None
         key = (tuple(dist.get_process_group_ranks(ranks.group)), device.index, ranks.timeout)
         known = cls.made.get(key)
-        # Garbage is not collected everywhere at once: some ranks may have it still.
+        # Ranks collect garbage at different times: only some may still have it.
         everybody = ranks.gather("NCCL", None if known is None else known.identity)
         shared = known is not None and all(identity == known.identity for identity in everybody)
         if known is not None and shared and cls._works(ranks, known):
@@ -241,10 +249,10 @@ def _raise_first(errors: list[str | None]) -> None:
 
 
 class Link:
-    """How an optimizer's ranks talk, as long as it lives. All ranks make theirs together.
+    """The communicator of one optimizer. All ranks make theirs together.
 
-    ``backend`` is "auto", "nccl" or "process_group": for the CPU always the last, on CUDA "auto" is NCCL, and the
-    process group, with a warning, where NCCL cannot be used.
+    ``backend`` is "auto", "nccl" or "process_group". The CPU always uses the process group. On CUDA "auto" uses NCCL,
+    or, with a warning, the process group if NCCL cannot be used.
     """
 
     def __init__(

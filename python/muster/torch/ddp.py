@@ -1,5 +1,5 @@
-"""DDP, for steps that begin in backward."""
-# Without postponed annotations: DDP looks at those of the hook.
+"""A communication hook for DDP, for steps that begin during backward."""
+# No `from __future__ import annotations`: DDP reads the hook's annotations.
 
 from typing import Any
 
@@ -11,7 +11,7 @@ def ddp_hook(
     optimizer: Any,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
-    """DDP's average of a bucket, of which the optimizer hears: ``model.register_comm_hook(optimizer, ddp_hook)``."""
+    """Averages a bucket as DDP does, and tells the optimizer: ``model.register_comm_hook(optimizer, ddp_hook)``."""
     group = optimizer.ranks.group
     averaged = bucket.buffer().div_(dist.get_world_size(group))
     work = dist.all_reduce(averaged, group=group, async_op=True)

@@ -24,7 +24,7 @@ from .wrappers import FSDP1
 Patterns = Union[str, Sequence[str], Mapping[str, Mapping[str, Any]]]
 #: Keys that say how a parameter is read as matrices: one of them replaces what the class says.
 _LAYOUT = {"view", "flatten", "heads", "split_rows", "split_columns", "output_dim", "normalize"}
-#: Names that torch.compile and activation checkpointing give to the module within.
+#: Names that torch.compile and activation checkpointing give to the module that they wrap.
 _WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")
 
 
@@ -41,17 +41,17 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Groups for ``NorMuon`` or ``Muon``: matrices to it; embeddings, heads, routers, gains and biases to AdamW.
 
-    The class of the module that holds a parameter decides: docs/param-groups.md has the rules and what they come to for
-    common architectures. Where no class decides, names and shapes do, and the printout says that it is a guess. Frozen
-    parameters are left out. Tied parameters are given once.
+    The class of the module that holds a parameter decides: docs/param-groups.md has the rules, and tables for common
+    architectures. If no class decides, names and shapes do, and the printout calls it a guess. Frozen parameters are
+    left out. Tied parameters appear once.
 
     Patterns match the whole dotted name of a parameter: ``*`` stands for any characters, ``?`` for one, and ``[...]``
     works as in ``fnmatch``. Names are those of ``model.named_parameters()``, without what DDP, ``torch.compile`` and
     activation checkpointing put in front.
 
     Args:
-        model: sharded or wrapped (DDP, ``torch.compile``) already, or not.
-        include: patterns of parameters for the matrix optimizer, read as matrices in the way of their class. A dict
+        model: before or after sharding or wrapping (DDP, ``torch.compile``).
+        include: patterns of parameters for the matrix optimizer, read as matrices as their class says. A dict
             also gives keys of their group: ``{"*.experts.up": {"output_dim": 1}}``; keys that say how a parameter is
             read replace what its class says. The first match counts.
         exclude: patterns of parameters for AdamW.
@@ -61,7 +61,7 @@ def param_groups(
         verbose: print on rank 0 what was chosen, one line per rule. Default True.
 
     Returns:
-        One group for each way to read matrices, then the AdamW group; those that have members. ``params`` are
+        One group for each way to read matrices, then the AdamW group; empty groups are left out. ``params`` are
         (name, tensor) pairs, and ``name`` is different for every group.
 
     Raises:
@@ -90,19 +90,19 @@ def param_groups(
 
 
 def _unexpected(key: str) -> str:
-    """What to write instead of an argument that param_groups does not have."""
+    """The error for an argument that param_groups does not have: what to write instead."""
     if key not in DEFAULTS and key not in NAMES:
         return f"param_groups() got an unexpected keyword argument {key!r}"
     adamw = f"; for AdamW it is adamw_{key}" if key in ("lr", "weight_decay", "betas") else ""
     return f"param_groups: {key!r} is an argument of NorMuon and Muon: NorMuon(param_groups(model), {key}=...){adamw}"
 
 
-#: Names of a parameter, where it is tied more than one; the parameter; where it goes.
+#: The names of a parameter (several if it is tied), the parameter, and where it goes.
 Choice = tuple[list[str], torch.Tensor, Decision]
 
 
 def decisions(model: nn.Module) -> Iterator[Choice]:
-    """What the rules say of every parameter that is trained, in the model's order. Nothing is changed or printed."""
+    """Applies the rules to every trained parameter, in the model's order. Changes and prints nothing."""
     held: dict[int, list[tuple[str, Site]]] = {}
     for name, site in _sites(model):
         if site.parameter.requires_grad:
@@ -125,7 +125,7 @@ def _sites(model: nn.Module) -> Iterator[tuple[str, Site]]:
             raise ValueError(f"param_groups: {FSDP1}")
         names = prefix.split(".") if prefix else []
         path = [modules[".".join(names[:end])] for end in range(len(names) + 1)]
-        bare = bare_name(f"{prefix}.").count(".")  # names that are left without those of wrappers
+        bare = bare_name(f"{prefix}.").count(".")  # names without those of wrappers
         inner = [module for module, name in zip(path, [*names, ""]) if name not in _WRAPPED][-bare - 1 :]
         for leaf, parameter in module.named_parameters(recurse=False):
             name = f"{prefix}.{leaf}" if prefix else leaf
@@ -135,9 +135,10 @@ def _sites(model: nn.Module) -> Iterator[tuple[str, Site]]:
 
 
 def _by_output(shape: tuple[int, ...], layout: Mapping[str, Any]) -> dict[str, Any]:
-    """The layout, and for squares stored (input, output) the side that NorMuon normalizes.
+    """Adds to the layout the side that NorMuon normalizes, for squares that are stored (input, output).
 
-    NorMuon takes the longer side, and of a square the rows. These are outputs, unless the square is stored transposed.
+    NorMuon normalizes the longer side, and the rows of a square. Rows are outputs unless the matrix is stored
+    transposed.
     """
     rows, columns = (shape[0], prod(shape[1:])) if layout.get("flatten") else shape[-2:]
     heights = layout.get("split_rows") or [rows // layout.get("heads", 1)]
@@ -148,9 +149,9 @@ def _by_output(shape: tuple[int, ...], layout: Mapping[str, Any]) -> dict[str, A
 def override(
     chosen: list[Choice], include: Patterns, exclude: str | Sequence[str], frozen: Sequence[list[str]] = ()
 ) -> list[Choice]:
-    """The same, with what the user says. Raises ValueError for a pattern that cannot be followed.
+    """Applies the user's patterns. Raises ValueError for a pattern that cannot be followed.
 
-    ``frozen``: names of the parameters that are left out, for the error.
+    ``frozen`` has the names of the parameters that are left out, for the error.
     """
     wanted = {"include": _patterns(include), "exclude": _patterns(exclude)}
     for argument, patterns in wanted.items():
@@ -193,7 +194,7 @@ def _frozen(model: nn.Module) -> list[list[str]]:
 
 
 def _near_matches(pattern: str, trained: Sequence[list[str]], frozen: Sequence[list[str]]) -> str:
-    """What a pattern that matches no trained parameter matches instead, in words; empty if nothing."""
+    """Says what a pattern that matches no trained parameter matches instead; empty if nothing."""
 
     def count(pattern: str, parameters: Sequence[list[str]]) -> int:
         return sum(_match(names, pattern) for names in parameters)

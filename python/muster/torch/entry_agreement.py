@@ -1,4 +1,4 @@
-"""Ranks compare the entries of a checkpoint, before they put DTensors of it together."""
+"""Compares the entries of a checkpoint between ranks before they gather its DTensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .ranks import Ranks
 
 
 def agree_on_entries(ranks: Ranks, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises on all ranks what one has that is no tensor, or DTensors that they could not put together."""
+    """Raises ValueError on all ranks if an entry is no tensor, or if DTensors cannot be gathered."""
     spread: list[_Spread] = []
     with ranks.together("entries of a state_dict"):
         spread = _check(states)
@@ -25,14 +25,14 @@ def agree_on_entries(ranks: Ranks, states: Mapping[str, Mapping[str, Any]]) -> N
             if first is None or view is None or replace(view, mesh=first.mesh) != first:
                 of = (first or view).of
                 raise ValueError(f"state_dict: '{of}': rank {rank} has other DTensors in it than rank 0")
-        meshes = {view.mesh for view in views}  # one, or slices of one that each rank sees its own of
+        meshes = {view.mesh for view in views}  # the same mesh, or the slices of one that the ranks are on
         if sum(len(mesh) for mesh in meshes) != len(set().union(*meshes)):
             raise ValueError(f"state_dict: '{first.of}': ranks have its {first.entry} on meshes that overlap: {meshes}")
 
 
 @dataclass(frozen=True)
 class _Spread:
-    """A DTensor, which the ranks of its mesh put together."""
+    """A DTensor, which the ranks of its mesh gather together."""
 
     of: str
     entry: str
@@ -41,7 +41,7 @@ class _Spread:
 
 
 def _check(states: Mapping[str, Mapping[str, Any]]) -> list[_Spread]:
-    """Which are DTensors, that all ranks put together, and what they are like."""
+    """Checks that entries are dense tensors or numbers, and describes those that are DTensors."""
     spread: list[_Spread] = []
     for parameter, entries in states.items():
         for entry, value in entries.items():

@@ -1,6 +1,6 @@
-"""Checkpoints of other optimizers: torch.optim.Muon and AdamW, and Dion's Muon and NorMuon.
+"""Imports checkpoints of other optimizers: torch.optim.Muon and AdamW, and Dion's Muon and NorMuon.
 
-Their state becomes ours, and their hyperparameters those of the groups; docs/migrate.md has the tables.
+State is translated, and so are the hyperparameters of groups; docs/migrate.md has the tables.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from .optimizer import NorMuon
 
 Options = dict[str, Any]
-#: The five equal steps that torch.optim.Muon takes unless told otherwise.
+#: The default of torch.optim.Muon: five equal iterations.
 _JORDAN = [(3.4445, -4.7750, 2.0315)] * 5
 
 
 @dataclass(frozen=True)
 class _Theirs:
-    """What a checkpoint says of one parameter."""
+    """One parameter in a checkpoint: its name, group and state."""
 
     name: str | None
     group: Mapping[str, Any]
@@ -34,32 +34,32 @@ class _Theirs:
 
 
 def import_torch(optimizer: NorMuon, *state_dicts: Mapping[str, Any]) -> None:
-    """Goes on from the ``state_dict()`` of torch.optim.Muon, of AdamW, or of both: one after the other.
+    """Continues from the ``state_dict()`` of torch.optim.Muon, of AdamW, or of both, one after the other.
 
-    Parameters are matched by name, where all of the checkpoint's have names (optimizers made of named parameters, or
-    torch.distributed.checkpoint), else by their place: the groups of all ``state_dicts`` end to end are the
-    optimizer's parameters in its order. Momentum may be whole tensors or DTensors in any layout.
+    Parameters are matched by name if all those of the checkpoint have names (optimizers made of named parameters, or
+    torch.distributed.checkpoint), else by place: the groups of all ``state_dicts`` end to end are the optimizer's
+    parameters in its order. Momentum may be whole tensors or DTensors in any layout.
 
-    What a group of theirs says replaces what the optimizer's says: learning rates, decay, momentum, betas, coefficients
-    and scale. A group of NorMuon goes on from the momentum, with mean squares of zero. Raises ValueError naming the
-    parameter. All ranks together.
+    The values of their groups replace those of the optimizer's: learning rates, decay, momentum, betas, coefficients
+    and scale. A group of NorMuon continues from the momentum, with mean squares of zero. Raises ValueError that names
+    the parameter. All ranks together.
     """
     _load(optimizer, state_dicts, _torch_options, _torch_state)
 
 
 def import_dion(optimizer: NorMuon, *state_dicts: Mapping[str, Any]) -> None:
-    """Goes on from the ``state_dict()`` of Dion's Muon or NorMuon; parameters are matched as in ``import_torch``.
+    """Continues from the ``state_dict()`` of Dion's Muon or NorMuon; parameters are matched as in ``import_torch``.
 
     Dion keeps sums, ``M = mu M + G``: in a group with ``momentum_form="ema"`` (default) they are multiplied by 1 - mu.
-    Its mean squares are those of rows, (..., rows, 1): ours must be as well, ``normalize="rows"``. A group of NorMuon
-    may also become one of Muon, and back, then with mean squares of zero. Dion's polynomials are in none of its
-    checkpoints: the optimizer's stay. Raises ValueError naming the parameter. All ranks together.
+    Its mean squares are those of rows, (..., rows, 1): the group must have ``normalize="rows"``. A group of NorMuon may
+    also become one of Muon, or the reverse, with mean squares of zero. Dion's checkpoints have no coefficients: the
+    optimizer keeps its own. Raises ValueError that names the parameter. All ranks together.
     """
     _load(optimizer, state_dicts, _dion_options, _dion_state)
 
 
 def _match(optimizer: NorMuon, state_dicts: tuple[Mapping[str, Any], ...]) -> list[_Theirs]:
-    """One a parameter of the optimizer, in its order."""
+    """One per parameter of the optimizer, in its order."""
     theirs = [parameter for state_dict in state_dicts for parameter in _parameters(state_dict)]
     names = optimizer.names
     if theirs and all(parameter.name is not None for parameter in theirs):
@@ -95,7 +95,7 @@ def _load(
     options: Callable[[Mapping[str, Any]], Options],
     state: Callable[[str, _Theirs, Mapping[str, Any]], Options],
 ) -> None:
-    """Makes a state_dict of ours of them, and loads that."""
+    """Translates the checkpoints into a state_dict of this package, and loads it."""
     matched: list[_Theirs] = []
     groups: list[Options] = []
     states: Options = {}
@@ -104,7 +104,7 @@ def _load(
         groups = _groups(optimizer, matched, options)
     entries = {name: theirs.entries for name, theirs in zip(optimizer.names, matched)}
     agree_on_entries(optimizer.ranks, entries)
-    with optimizer.ranks.together("entries of an imported state"):  # where ranks put DTensors together
+    with optimizer.ranks.together("entries of an imported state"):  # here ranks gather DTensors
         for group in groups:
             for i in group["params"]:
                 states[i] = state(optimizer.names[i], matched[i], group)
@@ -148,7 +148,7 @@ def _remedy(theirs: str, ours: str) -> str:
 
 
 def _rates(group: Mapping[str, Any]) -> Options:
-    """What a schedule needs; either may be a tensor."""
+    """The values that schedulers change, as floats."""
     keys = ("lr", "initial_lr", "weight_decay")
     return {key: float(group[key]) for key in keys if key in group}
 
@@ -237,7 +237,7 @@ def _dion_state(name: str, theirs: _Theirs, ours: Mapping[str, Any]) -> Options:
 
 
 def _dion_variance(name: str, theirs: _Theirs, ours: Mapping[str, Any], shape: torch.Size) -> torch.Tensor:
-    """(..., rows, 1) to the rows of all blocks, end to end."""
+    """Converts mean squares of (..., rows, 1) to those of the rows of all blocks, end to end."""
     if ours["flatten"] and len(shape) > 2:
         raise ValueError(
             f"parameter '{name}': with flatten Dion keeps mean squares along the last of {tuple(shape)}, which has no "
@@ -252,7 +252,7 @@ def _dion_variance(name: str, theirs: _Theirs, ours: Mapping[str, Any], shape: t
     if sizes != list(ours["split_rows"] or ()) or (theirs.group.get("num_heads") or 1) != (ours["heads"] or 1):
         raise ValueError(f"parameter '{name}': the checkpoint has other blocks of rows than split_rows or heads here")
     if sizes:
-        # Dion scales each block before it looks at its squares, so that one rate for the whole does for all of them.
+        # Dion scales each block before it takes the squares, so that one rate serves all blocks.
         scales = [_scale(theirs.group["adjust_lr"], rows, shape[-1]) for rows in sizes]
         full = _scale(theirs.group["adjust_lr"], shape[-2], shape[-1])
         factors = torch.tensor([(scale / full) ** 2 for scale in scales])
@@ -261,7 +261,7 @@ def _dion_variance(name: str, theirs: _Theirs, ours: Mapping[str, Any], shape: t
 
 
 def _along_rows(shape: torch.Size, ours: Mapping[str, Any]) -> bool:
-    """Whether NorMuon of this group looks at rows, in every block."""
+    """True if NorMuon normalizes rows in every block of this group."""
     if ours["normalize"] != "longer" or ours["view"]:
         return bool(ours["normalize"] == "rows")
     rows = [shape[-2] // ours["heads"]] if ours["heads"] else ours["split_rows"] or [shape[-2]]

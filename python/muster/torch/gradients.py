@@ -1,4 +1,4 @@
-"""Where gradients are, at every step: as little Python per parameter as it takes."""
+"""Finds the addresses of gradients in every step, with as little Python per parameter as possible."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 class OtherDtype(Exception):
-    """A gradient has more precision than the plan was made for: make another plan."""
+    """A gradient has more precision than the plan was made for; the caller makes another plan."""
 
 
 class Gradients:
-    """Finds the gradients of parameters, and checks what torch lets through.
+    """Finds the gradients of parameters, and checks for errors that torch does not report.
 
-    ``addresses()`` gives one per parameter, 0 for no gradient. Memory stays alive as long as torch keeps it: the
-    engine's work is in the order of the caller's stream, and what is freed there is reused behind it. Copies (of
+    ``addresses()`` returns one address per parameter, 0 for no gradient. Torch keeps the memory alive: the engine works
+    in the order of the caller's stream, and memory that is freed there is reused only by later work. Copies (of
     gradients that are not contiguous, have another dtype, or are negated) are in ``copies`` until the next call.
 
-    ``dtypes`` are those that the engine reads; ``fixed``: other dtypes are converted to them, whatever they are.
+    ``dtypes`` are those that the engine reads. With ``fixed`` any other dtype is converted to them.
     """
 
     def __init__(
         self, names: Sequence[str], parameters: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype], fixed: bool
     ) -> None:
         self._names, self._fixed = names, fixed
-        # With the layout of a DTensor, which in FSDP2 is its gradient's too, the same object.
+        # With the layout of a DTensor. In FSDP2 its gradient has the same object.
         self._parameters: list[tuple[int, Any, torch.dtype, Any]] = [
             (i, p, dtype, p._spec if isinstance(p, DTensor) else None)
             for i, (p, dtype) in enumerate(zip(parameters, dtypes))
         ]
         self._plain = None if any(isinstance(p, DTensor) for p in parameters) else list(parameters)
         self._dtypes = list(dtypes)
-        self.negated: set[int] = set()  # numbers of parameters that are to grow along their gradients
+        self.negated: set[int] = set()  # numbers of parameters that step along their gradients
         self.copies: list[torch.Tensor] = []
         self.early_copies: list[torch.Tensor] = []
 
     def addresses(self) -> list[int]:
-        """Of this rank's gradients. Raises ValueError naming the parameter, or OtherDtype."""
+        """The addresses of this rank's gradients. Raises OtherDtype, or ValueError that names the parameter."""
         self.copies = []
         if self._plain is not None and not self.negated:
             found = self._all_plain([p.grad for p in self._plain])
@@ -76,7 +76,7 @@ class Gradients:
         return out
 
     def _all_plain(self, grads: list[torch.Tensor | None]) -> list[int] | None:
-        """Addresses, if all are there and as usual: no line of Python for each. None: look at each."""
+        """The addresses if all gradients are plain tensors, without Python code per gradient. None: look at each."""
         if {*map(type, grads)} != {torch.Tensor}:
             return None
         there = cast("list[torch.Tensor]", grads)
@@ -89,7 +89,7 @@ class Gradients:
         return None
 
     def address(self, index: int, grad: torch.Tensor) -> int:
-        """Of a gradient before the others are there. A copy is in ``early_copies`` until the step is over."""
+        """The address of one gradient during backward. A copy is in ``early_copies`` until the step is over."""
         _, parameter, dtype, _ = self._parameters[index]
         mine = self._look(index, parameter, grad)
         if mine.layout is not torch.strided:
@@ -104,7 +104,7 @@ class Gradients:
 
     @torch.no_grad()
     def _copy(self, index: int, mine: torch.Tensor) -> torch.Tensor:
-        """As the engine reads it: in its dtype, contiguous, maybe negated."""
+        """A copy as the engine reads it: in its dtype, contiguous, and negated if the group maximizes."""
         _, _, dtype, _ = self._parameters[index]
         if mine.untyped_storage().size() == 0 and mine.numel():
             self._refuse_freed(index)
@@ -121,7 +121,7 @@ class Gradients:
         return torch.neg(out) if index in self.negated else out
 
     def _look(self, index: int, parameter: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        """Those that are not laid out by the very object that lays out the parameter."""
+        """The local part of a gradient whose layout is not the same object as the parameter's."""
         name = self._names[index]
         if isinstance(grad, DTensor) != isinstance(parameter, DTensor):
             raise ValueError(f"parameter '{name}': only one of it and its gradient is a DTensor")

@@ -1,4 +1,4 @@
-"""Keys of param groups: which are ours, which may change, and which look like a mistake."""
+"""Keys of param groups: those of this package, those that may change, and those that look like a mistake."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .groups import DEFAULTS
 FIXED = ("algorithm", *list(DEFAULTS)[list(DEFAULTS).index("lr_mul") :])
 #: Keys that are taken out of a group when it is added.
 _DECLARED = {"mesh", "placements", "rank_local"}
-#: Keys that are ours beside those of DEFAULTS.
+#: Further keys of this package.
 _MORE = ("params", "param_names", *sorted(_DECLARED))
-#: Keys that torch and what is built on it put into groups: never taken for a misspelled one of ours.
+#: Keys that torch and frameworks put into groups: never taken for a misspelled key of this package.
 _FOREIGN = {
     "name", "names", "fused", "foreach", "capturable", "differentiable", "initial_lr", "max_lr", "min_lr", "base_lr",
     "swa_lr", "max_momentum", "base_momentum", "initial_momentum", "decoupled_weight_decay", "amsgrad", "dampening",
     "lr_decay", "lr_scale",
 }  # fmt: skip
 
-#: Keys of torch.optim.Muon, Dion and others that change the update, and ours.
+#: Keys of torch.optim.Muon, Dion and others that change the update, and what to give here.
 _TRANSLATED = {
     "ns_steps": "coefficients=[(a, b, c)] * ns_steps",
     "ns_coefficients": "coefficients=[(a, b, c)] * ns_steps",
@@ -47,9 +47,9 @@ _TRANSLATED = {
 
 
 def check_keys(group: Mapping[str, Any], options: Iterable[str] = (), where: str = "param group") -> None:
-    """Raises ValueError for a key that looks like a misspelled one of ours. Other keys pass through, untouched.
+    """Raises ValueError for a key that looks misspelled. Unknown keys pass through unchanged.
 
-    ``options`` are names that belong to the constructor: a group that has one of them means what nothing reads.
+    ``options`` are arguments of the constructor, which have no effect in a group.
     ``where`` begins the message.
     """
     ours = {*DEFAULTS, *_MORE}
@@ -66,7 +66,7 @@ def check_keys(group: Mapping[str, Any], options: Iterable[str] = (), where: str
 
 
 def check_arguments(given: Mapping[str, Any], options: Iterable[str]) -> None:
-    """As check_keys, of the constructor's keyword arguments; other names than those of frameworks are unknown."""
+    """The same for keyword arguments of the constructor; here unknown names are errors, but for those of frameworks."""
     for key in given:
         if key in _DECLARED:
             raise ValueError(f"{key} is a key of a param group, not an argument: it says where these parameters are")
@@ -79,14 +79,14 @@ def check_arguments(given: Mapping[str, Any], options: Iterable[str]) -> None:
 
 
 def _nearest(key: str, known: Iterable[str]) -> str | None:
-    """The word at an edit distance of 1 or 2; of words of up to three letters, 1."""
+    """The nearest word at an edit distance of at most 2, or 1 for words of up to three letters."""
     distances = {word: _distance(key, word) for word in sorted(known) if abs(len(key) - len(word)) <= 2}
     near = [word for word, distance in distances.items() if distance <= (2 if min(len(key), len(word)) > 3 else 1)]
     return min(near, key=distances.__getitem__, default=None)
 
 
 def _distance(a: str, b: str) -> int:
-    """Insertions, deletions and replacements of a letter that make one word of the other."""
+    """The edit distance: the least number of letters to insert, delete or replace."""
     row = list(range(len(b) + 1))
     for i, letter in enumerate(a, 1):
         above, row = row, [i]
@@ -104,7 +104,7 @@ _PLAIN = {float, int, bool, str}
 
 
 def plain_values(group: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """What a step reads of a group, to be compared in the next. None: it has a list or a tensor, which may change."""
+    """The values that a step reads of a group, to compare in the next. None: a list or tensor among them may change."""
     *values, betas = _changing(group)
     if type(betas) is not tuple:
         return None
@@ -113,7 +113,7 @@ def plain_values(group: Mapping[str, Any]) -> tuple[Any, ...] | None:
 
 
 def fixed_values(group: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a plan was made for."""
+    """The values that a plan is made for."""
     return copy.deepcopy(_fixed(group))
 
 

@@ -1,4 +1,4 @@
-"""Param groups in the engine's words."""
+"""Param groups: their keys and defaults, and their translation to groups and parameters of the engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .wrappers import trainer_hint
 
 
 class MoreOptions(TypedDict, total=False):
-    """What a group, or an optimizer as a default of its groups, may say; ``DEFAULTS`` has the meanings."""
+    """Types of the keys of a group that the constructor also takes as defaults; ``DEFAULTS`` has the meanings."""
 
     algorithm: Literal["normuon", "muon", "adamw", "lion"]
     decay: Literal["plain", "cautious"]
@@ -35,18 +35,18 @@ class MoreOptions(TypedDict, total=False):
 
 
 class GroupOptions(MoreOptions, total=False):
-    """Every key of a param group beside ``params``: types only."""
+    """Types of all keys of a param group but ``params``."""
 
     lr: float
     weight_decay: float
     momentum: float
     betas: tuple[float, float]
-    mesh: Any  # with `placements`: where plain tensors that differ between ranks belong, in shards of equal size
+    mesh: Any  # with `placements`: plain tensors are shards of equal size on this mesh
     placements: Sequence[Any]
     rank_local: Any  # a DeviceMesh of one dimension: each of its ranks has its own part of dimension 0
 
 
-#: Every key of a param group beside ``params``, with its default.
+#: Every key of a param group but ``params``, with its default.
 DEFAULTS: dict[str, Any] = {
     "algorithm": "normuon",  # or "muon", "adamw", "lion"
     "lr": 0.02,
@@ -60,17 +60,17 @@ DEFAULTS: dict[str, Any] = {
     "scale": "jordan",  # or "none", "spectral", "rms", "fan"
     "betas": (0.9, 0.95),  # AdamW and Lion; the second is NorMuon's too
     "eps": 1e-8,
-    "maximize": False,  # gradients are negated
+    "maximize": False,  # True: step along the gradient
     # The following keys, and the algorithm, are fixed when the optimizer is first used; the others are read every step.
     "lr_mul": 1.0,
-    "normalize": "longer",  # the side NorMuon keeps mean squares along: or "rows", "columns"
-    "heads": None,  # cut the rows into so many equal blocks
+    "normalize": "longer",  # the side along which NorMuon keeps mean squares; or "rows", "columns"
+    "heads": None,  # the number of equal blocks of rows
     "split_rows": None,  # sizes of blocks of rows, each orthogonalized alone: [q, k, v]
     "split_columns": None,
     "view": None,  # read the storage row-major as this shape: (batch..., rows, columns)
     "flatten": False,  # convolutions: dim 0 against all others
     "output_dim": 0,  # 1: stored transposed, (input, output)
-    "scale_shape": "block",  # or "parameter": whose shape gives the scale of the step
+    "scale_shape": "block",  # the shape that gives the scale of the step; or "parameter"
 }
 
 MATRIX_ALGORITHMS = ("muon", "normuon")
@@ -85,7 +85,7 @@ def _enum(kind: Any, key: str, value: Any) -> Any:
 
 
 def bare_name(name: str) -> str:
-    """Without what wrappers (torch.compile, activation checkpointing, DDP) put in front."""
+    """The name without the prefixes of wrappers (torch.compile, activation checkpointing, DDP)."""
     return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
 
 
@@ -97,7 +97,7 @@ def _whole(key: str, value: Any) -> int:
 
 
 def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
-    """Copies what may change from step to step."""
+    """Copies the values that may change from step to step."""
     out.lr = float(group["lr"])
     out.weight_decay = float(group["weight_decay"])
     out.decay = _enum(_muster.Decay, "decay", group["decay"])
@@ -134,7 +134,7 @@ def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[i
 
 
 def check_shape(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> None:
-    """Raises ValueError naming the parameter if a matrix algorithm cannot tell rows from columns."""
+    """Raises ValueError that names the parameter if a matrix algorithm cannot tell rows from columns."""
     if group["algorithm"] not in MATRIX_ALGORITHMS:
         return
     if len(shape) < 2 and not group["view"]:
@@ -154,7 +154,7 @@ def check_shape(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> 
 def make_parameter(
     name: str, shape: tuple[int, ...], dtype: _muster.Dtype, group: Mapping[str, Any]
 ) -> _muster.Parameter:
-    """A parameter of the problem, of the whole ``shape``, but for its layout. Raises ValueError naming it."""
+    """A parameter of the problem, of the whole ``shape``, without its layout. Raises ValueError that names it."""
     out = _muster.Parameter()
     out.name, out.shape, out.dtype, out.grad_dtype = name, list(shape), dtype, dtype
     try:

@@ -1,4 +1,4 @@
-"""What torch wraps around the step of an optimizer."""
+"""The wrapper that torch puts around the step of an optimizer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks, _glob
 
 
 def quiet_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-    """As torch's ``Optimizer.profile_hook_step``, where somebody profiles or has hooks.
+    """Calls torch's ``Optimizer.profile_hook_step`` only if a profiler is active or hooks are registered.
 
-    Nobody else needs the name of every step recorded, which takes longer than all of our own Python. (But for an
-    ``ExecutionTraceObserver`` without a profiler, which cannot be told from nobody.)
+    The wrapper records the name of every step, which takes longer than all Python of this package. An
+    ``ExecutionTraceObserver`` without a profiler cannot be detected, and misses these names.
     """
     hooked = Optimizer.profile_hook_step(func)
 

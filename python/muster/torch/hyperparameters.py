@@ -1,4 +1,4 @@
-"""What groups say, followed from step to step: the engine's copies of their values."""
+"""Copies the values of param groups into the engine's groups, in every step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Group = dict[str, Any]
 
 
 class JoinedMomentum:
-    """Makes ``momentum`` and ``betas[0]`` one value in groups of AdamW and Lion: the one that changed last.
+    """Keeps ``momentum`` and ``betas[0]`` equal in groups of AdamW and Lion; the one that changed last wins.
 
     Schedulers that cycle momentum write ``momentum``; users of AdamW write ``betas``.
     """
@@ -41,7 +41,7 @@ class JoinedMomentum:
 
 
 def make_group(out: _muster.Group, number: int, group: Group, names: Sequence[str]) -> _muster.Group:
-    """Fills ``out`` from a param group. Raises ValueError naming the group, and the first of its parameters."""
+    """Fills ``out`` from a param group. Raises ValueError that names the group and its first parameter."""
     try:
         fill_group(out, group)
         bool(group["maximize"])
@@ -55,7 +55,7 @@ def make_group(out: _muster.Group, number: int, group: Group, names: Sequence[st
 
 
 class Hyperparameters:
-    """The groups of an engine. ``names`` has those of each group's parameters."""
+    """The groups of an engine. ``names`` has the names of each group's parameters."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Hyperparameters:
         self._filled: list[tuple[Any, ...] | None] = [None] * len(groups)
 
     def update(self, groups: Sequence[Group]) -> None:
-        """Tells the engine what has changed. Raises ValueError naming the group."""
+        """Copies the values that have changed. Raises ValueError that names the group."""
         for number, group in enumerate(groups):
             check_fixed(number, group, self._fixed[number])
             values = plain_values(group)

@@ -10,11 +10,11 @@ from .. import _muster
 
 
 class InUse:
-    """Which call of which thread is in progress.
+    """Remembers which call of which thread is in progress.
 
-    Another thread's call raises RuntimeError. With one rank ``save`` waits instead, and other calls wait for it: a
-    checkpoint then comes after a whole step. With several ranks it raises as well: each process would place it after
-    another step.
+    A call of another thread raises RuntimeError. With one rank ``save`` waits instead, and other calls wait for it, so
+    that a checkpoint follows a complete step. With several ranks ``save`` raises too: each process could place it after
+    a different step.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -24,15 +24,15 @@ class InUse:
         self._depth = 0
         self._call = ""
         self._saves = 0  # calls of save that wait
-        self.process: int | None = None  # that made the engine
+        self.process: int | None = None  # the process that made the engine
 
     def call(self, name: str) -> _Call:
-        """A context: the call ``name`` is in progress. The same thread may nest them."""
+        """A context in which the call ``name`` is in progress. One thread may nest them."""
         return _Call(self, name)
 
     def enter(self, name: str) -> None:
         if self.process not in (None, os.getpid()):
-            # Before the lock, which the parent may have held, and in the words of the engine's own check.
+            # Before the lock, which the parent may have held at the fork. The text is that of the engine's own check.
             raise _muster.Error(
                 f"this optimizer belongs to process {self.process}, and process {os.getpid()} is a fork of it: make "
                 "another here"

@@ -1,4 +1,4 @@
-"""Where the elements of torch tensors are, in the engine's words."""
+"""Reads which rank holds which elements of torch tensors, and translates it to layouts of the engine."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from .ranks import Ranks, raise_first
 
 @dataclass(frozen=True)
 class AxisPlacement:
-    """What one mesh axis does to a tensor: cuts ``dim``, or (None) nothing."""
+    """What one mesh axis does to a tensor: it shards ``dim``, or replicates (None)."""
 
     dim: int | None = None
     split_factor: int = 1
-    sizes: tuple[int, ...] = ()  # one per rank of the axis; () where it cuts as torch.chunk does
+    sizes: tuple[int, ...] = ()  # one per rank of the axis; (): cut as torch.chunk does
 
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """A parameter as one rank sees it: plain data that ranks can compare."""
+    """The layout of a parameter as one rank sees it: plain data that ranks can compare."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     axes: tuple[tuple[str, int], ...]  # name and size
-    ranks: tuple[int, ...]  # of the process group, row-major over the axes
+    ranks: tuple[int, ...]  # ranks of the process group, row-major over the axes
     placements: tuple[AxisPlacement, ...]
     order: tuple[int, ...] = ()
-    part: Part | None = None  # of a rank-local parameter, before all ranks agreed on the whole
+    part: Part | None = None  # of a rank-local parameter, until merge() has found the whole shape
     other_axes: tuple[str, ...] = field(default=(), compare=False)  # of the root mesh, for errors
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of it that this rank has."""
+    """The part of a tensor that this rank holds."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _axis_placement(name: str, placement: Any) -> AxisPlacement:
     if isinstance(placement, Replicate):
         return AxisPlacement()
-    # Before Shard, which it was once derived from.
+    # Before Shard: older torch derives _StridedShard from it.
     if isinstance(placement, _StridedShard):
         return AxisPlacement(placement.dim, int(placement.split_factor))
     if type(placement) is Shard:
@@ -60,10 +60,10 @@ def _axis_placement(name: str, placement: Any) -> AxisPlacement:
 def _order(
     axes: Sequence[tuple[str, int]], placements: Sequence[AxisPlacement]
 ) -> tuple[list[AxisPlacement], list[int]]:
-    """Which axes split first, and the placements then.
+    """The placements, and the order in which axes split.
 
-    FSDP2 over TP says ``_StridedShard(0, split_factor=tp), Shard(0)``: what it did was to split what each TP rank has.
-    Read as "tp first" it is exact for uneven sizes too, where the strided form is not: 9 rows on fsdp=4, tp=2.
+    FSDP2 over TP has the placements ``_StridedShard(0, split_factor=tp), Shard(0)``, but splits what each TP rank has.
+    Read as "tp first" the layout is exact for uneven sizes too, where the strided form is not: 9 rows on fsdp=4, tp=2.
     """
     innermost: list[int] = []
     plain = list(placements)
@@ -97,7 +97,7 @@ def read_layout(
 def _read_slice(
     name: str, tensor: torch.Tensor, group: dist.ProcessGroup | None, declared: Declared
 ) -> TensorLayout:
-    """On the mesh that the tensor itself, or ``mesh`` of its param group, says."""
+    """The layout on the mesh of the DTensor, or on the ``mesh`` of its param group."""
     dtype = str(tensor.dtype)
     if tensor.ndim == 0:
         tensor = tensor.reshape(1)
@@ -134,7 +134,7 @@ def _read_slice(
 
 
 def local_shape(layout: TensorLayout, rank: int) -> tuple[int, ...]:
-    """What rank ``rank`` has by the layout, as torch chunks: to be compared with what it really has."""
+    """The shape that a rank has by the layout, cut as torch.chunk does; compared with the shape of its tensor."""
     if rank not in layout.ranks:
         return (0,)
     position = layout.ranks.index(rank)
@@ -162,10 +162,10 @@ def local_shape(layout: TensorLayout, rank: int) -> tuple[int, ...]:
 
 
 def merge(views: Sequence[TensorLayout]) -> TensorLayout:
-    """One layout of what all ranks see of a parameter.
+    """The layout of the whole parameter, from the layouts that all ranks see.
 
-    On a slice of a larger mesh each rank sees its own slice. Slices that do not share a rank have different parts of a
-    rank-local parameter if their coordinates differ, else they are replicas: the engine compares their weights.
+    On a slice of a larger mesh each rank sees its own slice. Slices without a common rank hold different parts of a
+    rank-local parameter if their coordinates differ. Otherwise they are replicas: the engine compares their weights.
     """
     first = views[0]
     _check_alike(views)
@@ -200,7 +200,7 @@ def merge(views: Sequence[TensorLayout]) -> TensorLayout:
 
 
 def _check_alike(views: Sequence[TensorLayout]) -> None:
-    """Raises ValueError where ranks disagree about more than which slice and which part of a parameter they have."""
+    """Raises ValueError if ranks disagree about anything but the slice and part of a parameter that they hold."""
     first = views[0]
     for rank, view in enumerate(views):
         for what in ("name", "part", "shape", "dtype", "axes", "placements", "order") if view != first else ():
@@ -219,7 +219,7 @@ def _check_alike(views: Sequence[TensorLayout]) -> None:
 
 
 def _without_part(view: TensorLayout, what: str) -> Any:
-    """A field of a view, without what parts of one rank-local parameter differ in."""
+    """A field of a view, without the values in which parts of one rank-local parameter may differ."""
     value = getattr(view, what)
     if what == "part":
         return str(value)
@@ -229,7 +229,7 @@ def _without_part(view: TensorLayout, what: str) -> Any:
 def _split_by_part(
     views: Sequence[TensorLayout], slices: Sequence[tuple[int, ...]], count: int
 ) -> list[list[tuple[int, ...]]]:
-    """The slices that have each part of a rank-local parameter."""
+    """For each part of a rank-local parameter, the slices that hold it."""
     name = views[0].name
     parts: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
     for ranks in slices:
@@ -262,7 +262,7 @@ def _unused(name: str, axes: Sequence[tuple[str, int]]) -> str:
 
 
 class Meshes:
-    """The meshes of a problem, each once, by what they contain."""
+    """The meshes of a problem, without duplicates."""
 
     def __init__(self) -> None:
         self.meshes: list[_muster.Mesh] = []
@@ -285,7 +285,10 @@ class Meshes:
 def agree(
     ranks: Ranks, layouts: list[TensorLayout], kind: str | None, error: str | None
 ) -> list[TensorLayout]:
-    """One list of layouts from what all ranks see, on a kind of device. Raises what any rank found wrong, on all."""
+    """The layouts of all parameters, from those that all ranks see. All ranks together.
+
+    ``kind`` is the type of this rank's device, ``error`` what it found wrong. Raises ValueError on all ranks.
+    """
     everybody = ranks.gather("the parameters", (layouts, kind, error))
     raise_first([theirs for _, _, theirs in everybody], error)
     for rank, (theirs, kind, _) in enumerate(everybody):

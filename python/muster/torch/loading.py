@@ -1,4 +1,4 @@
-"""What a state_dict changes: groups, and the state of parameters."""
+"""Checks a state_dict and finds what it changes: param groups, and the state of parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Entries = Mapping[str, Any]
 
 @contextmanager
 def unless_it_fails(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Param groups are as they were if anything raises."""
+    """Restores the param groups if anything raises."""
     groups = optimizer.param_groups
     try:
         yield
@@ -53,7 +53,7 @@ def check_form(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) 
 
 
 def take_over_groups(optimizer: torch.optim.Optimizer, saved: Sequence[Mapping[str, Any]]) -> None:
-    """Groups take over what may change from step to step, and keys that only others read."""
+    """Groups take over the values that may change from step to step, and keys that this package does not read."""
     groups = []
     for group, theirs in zip(optimizer.param_groups, saved):
         given = copy.deepcopy({key: value for key, value in theirs.items() if key != "params" and key not in FIXED})
@@ -64,7 +64,7 @@ def take_over_groups(optimizer: torch.optim.Optimizer, saved: Sequence[Mapping[s
 
 @dataclass
 class Given:
-    """The state of a state_dict: by place of the parameter in the groups, and what is of no parameter."""
+    """The state in a state_dict: entries by place of the parameter in the groups, and entries of no parameter."""
 
     entries: dict[int, Entries] = field(default_factory=dict)
     others: dict[Any, Any] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Given:
 
 
 def match(groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> Given:
-    """By place, as torch does it; by name where both sides have names and some are the same."""
+    """Matches parameters by name if both sides have names and some are equal, else by place, as torch does."""
     saved = state_dict["param_groups"]
     keys = [key for group in saved for key in group["params"]]
     places = list(range(len(keys)))
@@ -124,9 +124,9 @@ def check_entries(
     of_engine: Mapping[str, State],
     warn: bool,
 ) -> Changes:
-    """Compares what is given with what there is. Raises ValueError naming parameter and entry.
+    """Compares the given entries with those of the optimizer. Raises ValueError that names parameter and entry.
 
-    ``owned`` are the tensors to copy into; ``of_engine`` are like those that only the engine has.
+    ``owned`` are the tensors to copy into. ``of_engine`` has tensors like those that only the engine keeps.
     """
     out, missing, ignored, fitting = Changes(), [], [], 0
     memory = {_storage(mine) for entries in owned.values() for mine in entries.values()}
@@ -142,7 +142,7 @@ def check_entries(
         for entry, into in {**own, **its}.items():
             value = entries.get(entry)
             if value is None:
-                if entry not in ("master", "mantissa", *SHARED):  # what completes the weights stays as it is
+                if entry not in ("master", "mantissa", *SHARED):  # these complete the weights and stay as they are
                     if tensor.requires_grad and into.numel():
                         missing.append(f"{name}: {entry}")
                     if entry in own:

@@ -1,4 +1,4 @@
-"""What a parameter is for: vectors, routers and heads, which go to AdamW, and guesses where no class decides."""
+"""Finds vectors, routers and heads, which go to AdamW, and guesses where no class decides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .module_rules import Decision, Site, by_class, class_name, is_a
 
 #: Everything in a module of these classes goes to AdamW.
 _ROUTERS = (("transformers", "*Router *TopKGating *MoEV1Gate"), ("torchtitan", "*Router"))
-#: Names of linear layers that end a model. Within a repeated block they are no heads: some blocks end with one, too.
+#: Names of linear layers that end a model. In a repeated block a layer of such a name is no head.
 HEADS = {
     "head", "lm_head", "mlm_head", "cls_head", "classification_head", "prediction_head", "value_head", "output_head",
     "out_head", "head_out", "lm_out", "fc_out", "embed_out", "unembed", "unembedding", "readout", "output",
@@ -22,7 +22,7 @@ HEADS = {
 }  # fmt: skip
 #: Modules whose last linear layer is a head.
 _CLASSIFIERS = {"classifier"}
-#: The same, unless the model says what its heads are: modules of these names also transform features.
+#: The same, unless the model declares its heads: modules of these names may also transform features.
 _AROUND_HEADS = {"head", "lm_head"}
 
 
@@ -39,7 +39,7 @@ class Roles:
         self._heads = dict(head for m in modules for head in _declared_heads(m))
 
     def decide(self, site: Site) -> Decision:
-        """By the shape if it has no matrix, then by role and by class, and at last by a guess."""
+        """Decides by shape if there is no matrix, then by role and class, and last by a guess."""
         if len(site.shape) < 2:
             return Decision(False, "vector")
         decision = by_class(site) or _without_rule(site)

@@ -30,7 +30,7 @@ class Decision:
 class Site:
     """A parameter, and where the model holds it. A tied parameter has several sites."""
 
-    name: str  # dotted, without what wrappers put in front
+    name: str  # dotted, without the prefixes of wrappers
     parameter: torch.Tensor
     path: tuple[nn.Module, ...]  # from the model down to the module that holds the parameter; wrappers left out
 
@@ -84,7 +84,7 @@ def _matrices(rule: str, **layout: Any) -> Decision:
 
 
 def _adamw(rule: str, **layout: Any) -> Callable[[Site], Decision]:
-    """``layout`` counts where a user includes the parameter."""
+    """AdamW; ``layout`` applies if a user includes the parameter in the matrix optimizer."""
     return lambda _: Decision(False, rule, layout)
 
 
@@ -96,7 +96,7 @@ def _cut(key: str, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def _computed_by_hook(site: Site) -> Decision | None:
-    """Parameters that a hook makes a weight of: weight_norm and spectral_norm of torch.nn.utils, and prune."""
+    """Parameters from which a hook computes a weight: weight_norm, spectral_norm and prune of torch.nn.utils."""
     for hook in site.module._forward_pre_hooks.values():
         if type(hook).__module__.startswith("torch.nn.utils."):
             name = getattr(hook, "name", None) or getattr(hook, "_tensor_name", None)
@@ -136,7 +136,7 @@ def _fused(site: Site) -> tuple[list[int], str]:
 
 
 def _convolution(site: Site) -> Decision:
-    """Dimension 0 against all others, and each group of channels alone. A depthwise one has no matrices."""
+    """Rows are dimension 0, columns all others; each group of channels is a matrix. Depthwise ones have none."""
     module = site.module
     kind = "transposed convolution" if module.transposed else "convolution"
     layout: dict[str, Any] = {"flatten": True}
@@ -233,7 +233,7 @@ RULES = (
 
 
 def by_class(site: Site) -> Decision | None:
-    """What the table says, or None."""
+    """The decision of the table, or None."""
     for rule in RULES:
         if is_a(site.module, rule.package, rule.classes) and (decision := rule.decide(site)) is not None:
             return decision

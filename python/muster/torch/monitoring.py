@@ -1,4 +1,4 @@
-"""Statistics per parameter, and writing them to TensorBoard, W&B or anything else."""
+"""Statistics per parameter, and writers of them: TensorBoard, W&B, or a function."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 
 class ParameterStats(NamedTuple):
-    """One parameter in one step, over all ranks: the same bits under every sharding."""
+    """Statistics of one parameter in one step, over all ranks: the same bits under every sharding."""
 
     grad_norm: float
-    """Norm of the gradient as ``step`` finds it: after any clipping that was done before the step."""
+    """Norm of the gradient as ``step`` gets it: after clipping that was done before."""
     update_rms: float
     """RMS of the change of the weights, decay included."""
     weight_rms: float
@@ -27,7 +27,7 @@ def check_every(every: Any) -> int:
 
 
 def scalars(stats: Mapping[str, ParameterStats], grad_norm: float, prefix: str) -> dict[str, float]:
-    """Tags and values: "optimizer/update_rms/blocks.0.weight", and "optimizer/grad_norm" of all parameters."""
+    """Values by tag: "optimizer/update_rms/blocks.0.weight" and so on, and "optimizer/grad_norm" of all of them."""
     start = f"{prefix}/" if prefix else ""
     out = {f"{start}grad_norm": grad_norm}
     for name, of_parameter in stats.items():
@@ -38,7 +38,7 @@ def scalars(stats: Mapping[str, ParameterStats], grad_norm: float, prefix: str) 
 
 
 def write(writer: Any, values: Mapping[str, float], step: int) -> None:
-    """To a TensorBoard SummaryWriter, a W&B run (or the module wandb), or a function of (values, step)."""
+    """Writes to a TensorBoard SummaryWriter, a W&B run (or the module wandb), or a function of (values, step)."""
     if hasattr(writer, "add_scalar"):
         for tag, value in values.items():
             writer.add_scalar(tag, value, step)

@@ -40,16 +40,16 @@ Result = TypeVar("Result")
 
 
 class NorMuon(CheckpointedOptimizer):
-    """NorMuon for matrices, with AdamW or Lion groups beside it, on one rank or many.
+    """NorMuon for matrices, and AdamW or Lion for other groups, on one rank or many.
 
-    All ranks of ``process_group`` (default: the world, where torch.distributed is initialized) make the same calls of
+    All ranks of ``process_group`` (default: the world, if torch.distributed is initialized) make the same calls of
     ``step``, ``save``, ``load`` and so on. The same gradients give the same bits under any sharding and on any number
     of ranks.
 
     The constructor plans nothing. The first use (``step``, ``grad_norm``, ``plan``, or a ``load_state_dict`` with
     state) reads the layouts of the tensors in ``param_groups``, and so does a step after these have changed: a
-    framework may shard the model and replace tensors after the optimizer was made. Then ``opt.state`` has real tensors,
-    which the engine updates in place: docs/torch.md has their names. One thread uses an optimizer at a time.
+    framework may shard the model and replace tensors after the optimizer was made. From then on ``opt.state`` has
+    tensors, which the engine updates in place: docs/torch.md has their names. One thread at a time uses an optimizer.
 
     Args:
         params: tensors, (name, tensor) pairs, or groups of either. ``muster.torch.param_groups(model)`` makes them; the
@@ -58,31 +58,32 @@ class NorMuon(CheckpointedOptimizer):
             keeps them) or DTensors. Those of a matrix group have the shape (output, input), or (stack, output, input);
             those of AdamW and Lion any shape. Gradients have the shape and layout of their parameters, in float32 or
             bfloat16. Tensors that are not contiguous cost a copy per step.
-        lr: learning rate of every group without its own; so are the next arguments. Default 0.02.
+        lr: learning rate of the groups that give none; so are the next arguments. Default 0.02.
         weight_decay: decoupled, per step, times lr. Default 0.
         momentum: of Muon and NorMuon. Default 0.95.
         betas: of AdamW and Lion; the second is NorMuon's too. Default (0.9, 0.95).
         defaults: any other key of a group: ``scale="rms"``, ``coefficients="jordan"``, ``every=2``, ...
-        process_group: whose ranks share these parameters, with Gloo for the CPU. Default: the world.
-        communicator: "nccl", "process_group" or "auto" (default): NCCL on CUDA, if it can be used, else the process
+        process_group: the ranks that share these parameters; with Gloo for the CPU. Default: the world.
+        communicator: "nccl", "process_group" or "auto" (default): NCCL on CUDA if it can be used, else the process
             group.
         timeout: how long a rank waits for another before it raises CommError. Default 10 minutes.
-        wire: "bf16" (default) or "f32": what updates are rounded to and travel in; part of the maths, on one rank too.
+        wire: "bf16" (default) or "f32": updates are rounded to it and travel in it; on one rank they are rounded too.
         momentum_dtype: "f32" (default) or "bf16".
         bf16_weights: how bfloat16 weights are rounded: "nearest" (default), "stochastic", or exact by a "master"
             (float32 copy) or a "mantissa" (16 more bits) that this optimizer keeps.
         grad_sync: Muster averages gradients of plain tensors itself: train without DDP. Default False.
-        replicate_state: every replica of a parameter keeps all of its state, so that one rank alone can save. False:
-            each element's state is kept once, and ``state_dict`` is a call of all ranks. Default None: True, unless
-            ``grad_sync``, with which it is not possible.
-        non_finite: "ignore" (default), "error", "skip_step" or "zero": what to do about NaN and infinity in gradients.
-        overlap: waves of the step start while backward runs, as their gradients come; see docs/torch.md. Default False.
-        strategy, waves, scratch_mib: how to plan; see docs/planner.md. Default "global", 0 (chosen), 1024.
-        threads: of one rank, on the CPU; default torch.get_num_threads().
-        graph: on CUDA a step is captured once and replayed (default); set False when debugging.
-        seed: of stochastic rounding. Default 0.
-        monitor_every: collect statistics per parameter in every so many steps, for ``parameter_stats`` and
-            ``log_stats``. Default 0: in none. The attribute of this name may be changed at any time, on all ranks.
+        replicate_state: True: every replica of a parameter keeps all of its state, so that one rank alone can save.
+            False: each element's state is kept once, and ``state_dict`` is a call of all ranks. Default None: False
+            with ``grad_sync``, else True.
+        non_finite: "ignore" (default), "error", "skip_step" or "zero": the policy for NaN and infinity in gradients.
+        overlap: waves of the step start during backward, as their gradients come; see docs/torch.md. Default False.
+        strategy, waves, scratch_mib: options of the planner; see docs/planner.md. Default "global", 0 (chosen), 1024.
+        threads: threads per rank on the CPU; default torch.get_num_threads().
+        graph: on CUDA, capture a step once and replay it (default); set False when debugging.
+        seed: seed of stochastic rounding. Default 0.
+        monitor_every: with ``monitor_every=N``, collect statistics per parameter in steps N, 2N, 3N, ... for
+            ``parameter_stats`` and ``log_stats``. Default 0: never. The attribute may be changed between steps, on all
+            ranks.
     """
 
     _algorithm = "normuon"
@@ -150,7 +151,7 @@ class NorMuon(CheckpointedOptimizer):
                 **defaults,
             }
             self._group_defaults = {**DEFAULTS, "algorithm": self._algorithm, **chosen}
-            # Without betas: torch's schedulers cycle those where they are, and not the momentum.
+            # Without betas: schedulers of torch that find them among the defaults cycle them and not the momentum.
             super().__init__(params, {key: self._group_defaults[key] for key in self._group_defaults if key != "betas"})
         self._begin()
 
@@ -165,16 +166,16 @@ class NorMuon(CheckpointedOptimizer):
     profile_hook_step = staticmethod(quiet_hook_step)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step from the gradients as they are. Returns what the closure returns.
+        """Makes one step from the current gradients. Returns the closure's result.
 
-        The first step makes a plan, and so does one after param groups have changed: tensors that were replaced, added
-        or removed, as frameworks do. A parameter that has moved (FSDP2 pads uneven shards before the first forward,
-        say) is followed. A parameter without gradient on any rank sits out; where only some shards have none, theirs
-        are zero. What is wrong with the input is a ValueError on every rank and changes nothing.
+        The first step makes a plan, and so does one after tensors in the param groups were replaced, added or removed.
+        A parameter whose memory has moved is followed: FSDP2, for example, pads uneven shards before the first forward.
+        A parameter without gradient on any rank sits the step out; if only some shards have none, theirs count as zero.
+        Bad input raises ValueError on every rank and changes nothing.
 
-        On CUDA it returns when its work is enqueued: in the order of the current stream, which waits for it. What is
-        wrong with this rank's input is raised at once; what another rank refused, and a CommError, by a later step, two
-        steps later at most, or by ``synchronize``.
+        On CUDA it returns when its work is enqueued, in the order of the current stream. It raises at once if this
+        rank's input is wrong. If another rank refused the step or died, a later step raises, at most two steps later,
+        or ``synchronize``.
         """
         loss = None
         if closure is not None:
@@ -196,7 +197,7 @@ class NorMuon(CheckpointedOptimizer):
         return loss
 
     def _end_backward(self, overlap: Overlap) -> Built:
-        """The engine for what backward has not done. The first backward gives the order in which waves are planned."""
+        """The engine for the rest of the step. The first backward gives the order in which waves are planned."""
         if getattr(self, "found_inf", None) is not None:
             self.found_inf = None
             overlap.error = overlap.error or SCALED
@@ -221,7 +222,7 @@ class NorMuon(CheckpointedOptimizer):
 
     @torch.no_grad()
     def _take(self, place: int, gradient: torch.Tensor | None) -> bool:
-        """Gives a gradient to the engine in backward. What is wrong with it, step() finds, and refuses on all ranks."""
+        """Gives a gradient to the engine during backward. If it is wrong, step() raises on all ranks."""
         built = self._built
         if built is None or (gradient is None and not self._begun) or built.numbers[place] < 0:
             return False
@@ -229,7 +230,7 @@ class NorMuon(CheckpointedOptimizer):
             with self._use.call("backward"):
                 return self._take_up(built, built.numbers[place], gradient)
         except OtherDtype:
-            return False  # step() makes another plan, or refuses
+            return False  # step() makes another plan or raises
         except (ValueError, TypeError, RuntimeError) as caught:
             if not self._begun and self._overlap is not None:
                 self._overlap.error = self._overlap.error or str(caught)
@@ -250,7 +251,7 @@ class NorMuon(CheckpointedOptimizer):
         return True
 
     def _prepare(self, built: Built) -> None:
-        """Tells the engine where weights and state are, and the hyperparameters."""
+        """Gives the engine the addresses of weights and state, and the hyperparameters."""
         self._adopt(built)
         for number in built.weights.moved():
             extra = built.extras[number]
@@ -262,13 +263,13 @@ class NorMuon(CheckpointedOptimizer):
             built.engine.follow(self._connection.stream())
 
     def synchronize(self) -> None:
-        """Waits for the steps under way on a device, and raises what they came to."""
+        """Waits for the steps enqueued on a device, and raises if one of them failed or was refused."""
         with self._use.call("synchronize"):
             if self._built is not None:
                 self._built.engine.synchronize()
 
     def grad_norm(self) -> float:
-        """The norm of all gradients, the same bits for every layout. All ranks together."""
+        """The norm of all gradients: the same bits for every layout. All ranks together."""
         with self._use.call("grad_norm"):
             return self._norm(None)
 
@@ -279,7 +280,10 @@ class NorMuon(CheckpointedOptimizer):
 
     @torch.no_grad()
     def clip_grad_norm(self, max_norm: float) -> float:
-        """Scales gradients in place to at most this norm over all groups, meshes and ranks; returns what it was."""
+        """Scales gradients in place to at most this norm over all groups, meshes and ranks; returns the norm before.
+
+        All ranks together.
+        """
         with self._use.call("clip_grad_norm"):
             norm = self._norm(None if max_norm >= 0 else f"max_norm {max_norm}: expected at least 0")
             scale = min(1.0, max_norm / (norm + 1e-6))
@@ -293,7 +297,7 @@ class NorMuon(CheckpointedOptimizer):
     ) -> tuple[Built, Result]:
         """Calls the engine with the addresses of this rank's gradients, in the order of the current stream.
 
-        Returns the engine too: where gradients have another dtype than before, it is a new one.
+        Returns the engine too: it is a new one if the dtype of gradients has changed.
         """
         built.step_options.trace = timeline.recording()
         every = self._options.monitor_every
@@ -307,10 +311,10 @@ class NorMuon(CheckpointedOptimizer):
             built.weights.copy_in()
         except OtherDtype as other:
             if not self._begun:
-                # It reads the dtypes of the gradients that are there.
+                # The new plan reads the dtypes of the current gradients.
                 return self._run(self._plan_again(), work, error)
             error, addresses = str(other), []
-        except (ValueError, TypeError, RuntimeError) as caught:  # out of memory, say
+        except (ValueError, TypeError, RuntimeError) as caught:  # RuntimeError: out of memory, for example
             error, addresses = str(caught), []
         self._follow(built)
         try:
@@ -318,21 +322,21 @@ class NorMuon(CheckpointedOptimizer):
             out = work(built, addresses)
         except ValueError as refused:
             found = ValueError(error) if error else None
-            if not self._connection.cuda:  # there others hear of it later, one by one
+            if not self._connection.cuda:  # on CUDA other ranks learn of it later, each at another time
                 self.ranks.raise_any("a refused step", found)
-            remedies = with_remedies(str(refused), dict(zip(built.names, built.tensors)))
+            remedies = with_remedies(refused, dict(zip(built.names, built.tensors)))
             raise (found or ValueError(remedies)) from None
         except _muster.CommError as lost:
-            raise _muster.CommError(with_fewer_steps(str(lost))) from None
+            raise with_fewer_steps(lost) from None
         built.weights.copy_back()
         return built, out
 
     # Reports.
 
     def plan(self, *, verbose: bool = True) -> Plan:
-        """Who orthogonalizes what, and what moves: prints it as a table on rank 0, and returns it as a dict.
+        """Prints the plan as a table on rank 0, and returns it as a dict.
 
-        Plans, if no plan was made yet: then all ranks together.
+        All ranks together if no plan was made yet.
         """
         with self._use.call("plan"):
             engine = self._ready().engine
@@ -342,13 +346,13 @@ class NorMuon(CheckpointedOptimizer):
         return plan
 
     def stats(self) -> dict[str, Any]:
-        """Of the last step: bytes, messages, exchanges, and time by stage, on this rank."""
+        """Statistics of the last step on this rank: bytes, messages, exchanges, and time by stage."""
         with self._use.call("stats"):
             return self._ready().engine.stats()
 
     @property
     def monitor_every(self) -> int:
-        """Statistics per parameter are collected in every so many steps; 0: in none. The same on all ranks."""
+        """With N, statistics per parameter are collected in steps N, 2N, 3N, ...; 0: never. The same on all ranks."""
         return self._options.monitor_every
 
     @monitor_every.setter
@@ -360,7 +364,7 @@ class NorMuon(CheckpointedOptimizer):
     def parameter_stats(self) -> dict[str, ParameterStats]:
         """Statistics of the last step by parameter, the same on every rank; empty if that step was not monitored.
 
-        ``monitor_every`` says which steps are. Such a step takes longer (docs/torch.md), and on CUDA waits for its end.
+        ``monitor_every`` chooses the steps. Such a step takes longer, and on CUDA waits for its end: docs/torch.md.
         """
         with self._use.call("parameter_stats"):
             built = self._built
@@ -376,11 +380,11 @@ class NorMuon(CheckpointedOptimizer):
 
         Args:
             writer: a TensorBoard ``SummaryWriter``, a W&B run or the module ``wandb``, or a function of (values, step).
-            step: the step that they are written for.
-            prefix: what tags begin with: "optimizer/update_rms/blocks.0.weight". Empty: nothing.
+            step: the number of the step in the log.
+            prefix: the beginning of tags: "optimizer/update_rms/blocks.0.weight". Empty: no prefix.
 
         Returns:
-            What was written: values by tag. Empty if the step was not monitored.
+            The values that were written, by tag. Empty if the step was not monitored.
         """
         stats = self.parameter_stats()
         if not stats or self._built is None:
@@ -391,6 +395,6 @@ class NorMuon(CheckpointedOptimizer):
 
 
 class Muon(NorMuon):
-    """Muon: as NorMuon, without its normalization."""
+    """Muon: NorMuon without its normalization."""
 
     _algorithm = "muon"

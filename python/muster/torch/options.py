@@ -1,4 +1,4 @@
-"""The options of an optimizer that all its groups share: checked, and in the engine's words."""
+"""The options of an optimizer that all its groups share, their checks, and their translation for the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class Options:
-    """Plain values, as the constructor of NorMuon documents them: they can be copied and pickled."""
+    """The constructor's arguments, as NorMuon documents them: plain values that can be copied and pickled."""
 
     communicator: str
     timeout: timedelta

@@ -1,4 +1,4 @@
-"""Steps that begin while backward still runs: hooks tell the engine which gradients are there."""
+"""Steps that begin during backward: hooks give the engine each gradient when it is complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from .rank_local import Declared
 
 _TWICE = (
-    "overlap=True: the gradient of '{}' came again after it was used: one backward a step, without accumulation"
+    "overlap=True: the gradient of '{}' came again after it was used: one backward per step, without accumulation"
     " (and checkpoint(use_reentrant=False))"
 )
 _CHANGED = (
@@ -39,14 +39,14 @@ CLIPPED = "overlap=True: not with clipping: it needs the norm of all gradients, 
 
 
 class Overlap:
-    """What backward does in the steps of one optimizer.
+    """Follows the backward passes of one optimizer.
 
-    The first backward is watched: the order in which it reaches parameters, and how often each. In those after it a
-    gradient that has come as often is ``take``n: from then on it and its parameter belong to the step.
+    The first backward is only watched: in which order it reaches parameters, and how often each. In later ones a
+    gradient that has come as often is given to ``take``. From then on it and its parameter belong to the step.
 
-    ``take`` is given the number of a parameter and its gradient, and says whether it could be used; None: something
-    else was reached, and what has begun may go on. On CUDA the gradient is there in the order of the current stream.
-    Gradients are kept until the step is over.
+    ``take`` gets the number of a parameter and its gradient, and returns True if the engine uses it. A gradient of None
+    means that backward reached another parameter and waves that have begun may go on. On CUDA the gradient is complete
+    in the order of the current stream. Gradients are kept until the step is over.
     """
 
     def __init__(self, take: Callable[[int, torch.Tensor | None], bool]) -> None:
@@ -58,15 +58,18 @@ class Overlap:
         self._numbers: dict[torch.Tensor, int] = {}
         self._expected: list[int] = []
         self._side: torch.cuda.Stream | None = None
-        self.order: list[int] | None = None  # by number; None: not known yet
+        self.order: list[int] | None = None  # numbers of parameters; None: not known yet
         self.forget()
 
     def watches(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether these are the very parameters that it watches."""
+        """True if these are the very parameters that it watches."""
         return len(parameters) == len(self._parameters) and all(map(operator.is_, parameters, self._parameters))
 
     def watch(self, names: Sequence[str], parameters: Sequence[torch.Tensor], final: Sequence[bool]) -> None:
-        """Begins again. ``final``: the gradient is whole when hooks are called; else in ``step``, or a bucket."""
+        """Starts over with these parameters.
+
+        ``final`` is True for a gradient that is complete when hooks are called; others are in ``step`` or in a bucket.
+        """
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -81,11 +84,11 @@ class Overlap:
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(came))  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
-        """A step is over."""
+        """Resets everything that belongs to one step."""
         self.error: str | None = None
         self._reached: list[int] = []
         self._times = [0] * len(self._names)
-        self._seen: dict[int, tuple[torch.Tensor, int]] = {}  # gradients, and their versions then
+        self._seen: dict[int, tuple[torch.Tensor, int]] = {}  # gradients that were used, with their versions
         self._copies: dict[int, torch.Tensor] = {}  # gradients in buckets
         self._buckets: list[tuple[dist.Work, torch.futures.Future[Any], list[torch.Tensor], list[torch.Tensor]]] = []
         self._in_buckets: set[torch.Tensor] = set()
@@ -93,12 +96,12 @@ class Overlap:
         self._watched = False
 
     def learned(self, order: list[int]) -> None:
-        """The order that all ranks go by; how often a gradient comes is this rank's."""
+        """Sets the order, the same on all ranks. How often a gradient comes is counted by each rank."""
         self.order = order
         self._expected = [max(1, times) for times in self._times]
 
     def reached(self) -> list[int]:
-        """Parameters in the order in which their gradients were done, those that wait for ``step`` last."""
+        """Parameters in the order in which their gradients were complete; those that wait for ``step`` come last."""
         last = {number: place for place, number in enumerate(self._reached)}
 
         def order(number: int) -> tuple[bool, int]:
@@ -108,7 +111,7 @@ class Overlap:
         return sorted(last, key=order)
 
     def check(self) -> None:
-        """Raises ValueError if gradients are no longer what they were when they were used."""
+        """Raises ValueError if gradients have changed since they were used."""
         if self.error is not None:
             raise ValueError(self.error)
         for number, (gradient, version) in self._seen.items():
@@ -117,7 +120,7 @@ class Overlap:
         self._check_copies()
 
     def _check_copies(self) -> None:
-        """Bits of gradients against those of their buckets, where they are not the same memory. Waits once."""
+        """Compares the bits of gradients with their buckets, if those are other memory. Waits for the device once."""
         numbers, differ = [], []
         for number, used in self._copies.items():
             now = self._parameters[number].grad
@@ -155,7 +158,7 @@ class Overlap:
         self._look_into_buckets()
 
     def bucket(self, work: dist.Work, parameters: list[torch.Tensor], views: list[torch.Tensor]) -> None:
-        """Gradients that are whole once the work is done."""
+        """Gradients that are complete once the work is done."""
         self._buckets.append((work, work.get_future(), parameters, views))
         self._in_buckets.update(parameters)
         self._look_into_buckets()
@@ -166,13 +169,13 @@ class Overlap:
             with self._behind(work, views[0].device):
                 for parameter, view in zip(parameters, views):
                     number = self._numbers.get(parameter)
-                    # Of one that backward did not reach, the bucket has zeros: step() asks whether it has a gradient.
+                    # For a parameter that backward did not reach the bucket has zeros; step() looks for its gradient.
                     if number is not None and self._times[number] > 0 and self._use(number, view):
                         self._copies[number] = view
 
     @contextlib.contextmanager
     def _behind(self, work: dist.Work, device: torch.device) -> Iterator[None]:
-        """On a device that work is done when a stream says so: one beside that of backward, which goes on."""
+        """On a device, makes a second stream wait for the work, so that backward's own stream does not."""
         if device.type == "cpu":
             yield
             return
@@ -190,7 +193,7 @@ class Overlap:
         take = self._take()
         if self.order is None or take is None or not take(number, gradient):
             return False
-        # Weights may change now: let autograd say so, should anything in this backward still need them as they were.
+        # Weights may change now. With a new version autograd raises if this backward still needs the old ones.
         torch.autograd.graph.increment_version(self._parameters[number])
         return True
 
@@ -208,10 +211,10 @@ def _is_over(overlap: weakref.ref[Overlap]) -> None:
 
 
 def final_in_hooks(parameter: torch.Tensor, declared: Declared | None, ranks: int) -> bool:
-    """Whether a gradient is whole when hooks see it, where Muster does not average.
+    """True if a gradient is complete when hooks see it, without ``grad_sync``.
 
-    FSDP2 calls them after its reduce-scatter and all-reduce. Copies that the layout does not tell of (plain tensors,
-    tensors on a slice of a mesh) somebody else averages, DDP say, and later.
+    FSDP2 calls hooks after its reduce-scatter and all-reduce. Replicas that the layout does not show (plain tensors,
+    tensors on a slice of a mesh) are averaged later, by DDP for example.
     """
     if ranks == 1:
         return True
@@ -222,7 +225,7 @@ def final_in_hooks(parameter: torch.Tensor, declared: Declared | None, ranks: in
 
 
 def check_device(name: str, parameter: torch.Tensor, device: torch.device) -> None:
-    """Raises ValueError where hooks come before the memory does."""
+    """Raises ValueError if hooks are called before the gradient is in memory."""
     if isinstance(parameter, DTensor) and parameter.device_mesh.device_type != device.type:
         raise ValueError(f"overlap=True: parameter '{name}' is offloaded: its gradient is still on its way in hooks")
 

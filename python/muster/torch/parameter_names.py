@@ -1,4 +1,4 @@
-"""Names of parameters, as long as groups change."""
+"""Names of parameters, also after param groups have changed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from .groups import bare_name
 def name_parameters(
     groups: Sequence[dict[str, Any]], known: Mapping[torch.Tensor, str] | None = None
 ) -> list[list[str]]:
-    """By group: the names torch was given, without what wrappers put in front; else by group and place.
+    """Names by group: those given to torch, without the prefixes of wrappers; else made of group and place.
 
-    Where lists of params were changed by hand, ``param_names`` may not correspond any more: a tensor ``known`` by one
-    of its names keeps that name, another has the name at its place unless that is taken. ``param_names`` is made to
-    match.
+    If lists of params were changed by hand, ``param_names`` may not match any more. A tensor that is ``known`` by one
+    of the names keeps it; any other gets the name at its place unless that is taken. Then ``param_names`` is updated.
     """
     out = []
     for number, group in enumerate(groups):

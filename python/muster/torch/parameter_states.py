@@ -1,7 +1,7 @@
-"""The state of an optimizer's parameters as ``opt.state`` holds it: followed through plans, and through what users do.
+"""The tensors of ``opt.state``, kept through new plans and through changes by users.
 
-Tensors in ``opt.state`` are memory that the engine computes on. Where a user puts another tensor there, its values are
-copied into that memory; where a user removes one, it starts from zero.
+Tensors in ``opt.state`` are memory that the engine computes on. If a user puts another tensor there, its values are
+copied into that memory. If a user removes one, it starts from zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .. import _muster
 from .layout import local
 from .state_tensors import State, check_fits, fill, is_same_memory
 
-#: Of the optimizer as a whole: one tensor for all parameters.
+#: Entries of the optimizer as a whole: one tensor for all parameters.
 SHARED = ("steps", "seed")
 
 
@@ -29,7 +29,7 @@ class ParameterStates:
         self._shared: State = {"steps": self.counts[0], "seed": self.counts[1]}
         self.owned: dict[torch.Tensor, State] = {}
         self.names: dict[torch.Tensor, str] = {}
-        self._containers: list[Any] = []  # the values of opt.state, and those of them that are ours
+        self._containers: list[Any] = []  # the values of opt.state; the next list has those of parameters
         self._ours: list[Any] = []
         self._tensors: list[torch.Tensor] = []
 
@@ -42,11 +42,11 @@ class ParameterStates:
         exported: dict[str, State],
         make: Callable[[int, torch.Tensor], State],
     ) -> dict[torch.Tensor, dict[str, Any]]:
-        """New entries for the parameters of ``names``, with the values of their entries before.
+        """Makes entries for the parameters of ``names``, with the values of their previous entries.
 
-        State follows its parameter by identity, else by name. ``exported``: what an engine kept, by earlier name;
-        ``make``: entries of zero, by number and parameter. Returns the values that have no entry: those that the
-        engine keeps. Raises ValueError naming a parameter; then nothing has changed.
+        State follows its parameter by identity, else by name. ``exported`` is state that the previous engine kept, by
+        earlier name. ``make`` makes entries of zero, by number and parameter. Returns the values without an entry,
+        which the engine keeps. Raises ValueError that names a parameter, with nothing changed.
         """
         before = self._before(state, names, exported)
         owned: dict[torch.Tensor, State] = {}
@@ -78,7 +78,7 @@ class ParameterStates:
     def _before(
         self, state: MutableMapping[torch.Tensor, Any], names: dict[torch.Tensor, str], exported: dict[str, State]
     ) -> dict[torch.Tensor, dict[str, Any]]:
-        """Entries by parameter, those of a replaced one by the parameter that has its name now."""
+        """Previous entries by parameter; those of a replaced tensor go to the one that has its name now."""
         gone = {name: tensor for tensor, name in self.names.items() if tensor not in names}
         out: dict[torch.Tensor, dict[str, Any]] = {}
         for parameter, name in names.items():
@@ -101,7 +101,7 @@ class ParameterStates:
         return out
 
     def _given(self, states: Any, entry: str) -> Any:
-        """A shared value: the owned one, unless another was put somewhere. None: there is none."""
+        """A shared value: the owned one, unless a user put another into any entry. None: no entry has it."""
         values = [entries[entry] for entries in states if entry in entries]
         others = [value for value in values if value is not self._shared[entry]]
         return others[0] if others else self._shared[entry] if values else None
@@ -113,13 +113,13 @@ class ParameterStates:
             fill(value, self._shared[entry])
 
     def restore(self, state: MutableMapping[torch.Tensor, Any], counts: dict[str, int]) -> None:
-        """All entries were written in place; ``counts`` are steps and seed."""
+        """Called when all entries were written in place; ``counts`` has steps and seed."""
         for entry in SHARED:
             self._set_shared(entry, counts.get(entry))
         self.put(state)
 
     def put(self, state: MutableMapping[torch.Tensor, Any]) -> None:
-        """Makes ``opt.state`` hold the owned tensors, in the order of the parameters; what users added stays."""
+        """Makes ``opt.state`` hold the owned tensors, in the order of the parameters. Keeps what users added."""
         others = {k: v for k, v in state.items() if not isinstance(k, torch.Tensor)}
         ours = {parameter: state.get(parameter) or {} for parameter in self.owned}
         state.clear()
@@ -134,16 +134,16 @@ class ParameterStates:
     # Between plans.
 
     def untouched(self, state: MutableMapping[torch.Tensor, Any]) -> bool:
-        """Whether ``opt.state`` has the very tensors that it had. Called in every step."""
+        """True if ``opt.state`` has the very tensors that it had. Called in every step."""
         same = _muster.same_objects
         return same([[*state.values()]], self._containers) and same(self._ours, self._tensors)
 
     def adopt(
         self, state: MutableMapping[torch.Tensor, Any], restart: Callable[[torch.Tensor, str], None]
     ) -> list[torch.Tensor]:
-        """Takes what a user put into ``opt.state``. Returns the parameters whose state was removed.
+        """Takes over a user's changes to ``opt.state``. Returns the parameters whose state was removed.
 
-        ``restart`` sets an entry to its first value. Raises ValueError naming a parameter; then nothing has changed.
+        ``restart`` sets an entry to its first value. Raises ValueError that names a parameter, with nothing changed.
         """
         removed, copies, missing = [], [], []
         for parameter, own in self.owned.items():
@@ -173,7 +173,7 @@ class ParameterStates:
 
 
 def first_value(parameter: torch.Tensor, entry: str, mine: torch.Tensor) -> None:
-    """Sets an entry to what it starts from: the weights for their float32 copies, else zero."""
+    """Sets an entry to its first value: the weights for a float32 copy of them, else zero."""
     with torch.no_grad():
         if entry == "master":
             local(mine).copy_(local(parameter.detach()))

@@ -1,4 +1,4 @@
-"""What an optimizer wants to know of a parameter before it takes it."""
+"""Checks parameters, reads their layouts, and makes the parameters of a problem."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Reader:
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self.declared: dict[torch.Tensor, Declared] = {}
-        self.device: torch.device | None = None  # of all of them
+        self.device: torch.device | None = None  # the device of all parameters
 
     def read(self, name: str, tensor: torch.Tensor) -> TensorLayout:
-        """Raises ValueError naming the parameter."""
+        """The layout that this rank sees. Raises ValueError that names the parameter."""
         check_parameter(name, tensor)
         if tensor.dtype not in DTYPES:
             raise ValueError(f"parameter '{name}': {tensor.dtype} is not supported; float32 and bfloat16 are")
@@ -63,9 +63,9 @@ class Reader:
 def make_parameters(
     ranks: Ranks, layouts: Sequence[TensorLayout], tensors: Sequence[torch.Tensor], groups: Sequence[Mapping[str, Any]]
 ) -> tuple[list[_muster.Parameter], list[_muster.Mesh]]:
-    """The parameters of a problem by the layouts that all ranks agreed on, each with its param group, and their meshes.
+    """The parameters and meshes of a problem, from the layouts that all ranks agreed on; ``groups`` has one per tensor.
 
-    Raises ValueError naming a parameter, on all ranks. All ranks together.
+    All ranks together. Raises ValueError that names a parameter, on all ranks.
     """
     meshes, parameters = Meshes(), []
     with ranks.together("the shapes of the parameters"):
@@ -78,7 +78,7 @@ def make_parameters(
 
 
 def _check_rows(layout: TensorLayout, group: Mapping[str, Any]) -> None:
-    """Rank-local rows: one matrix, or one per expert? Only the user knows, and the update depends on it."""
+    """Raises ValueError for rank-local rows without blocks: only the user knows if they are one matrix or several."""
     sizes = next((list(p.sizes) for p in layout.placements if p.sizes), None)
     cut = group["view"] or group["heads"] or group["split_rows"]
     if sizes is None or cut or group["algorithm"] not in MATRIX_ALGORITHMS:

@@ -1,4 +1,4 @@
-"""Plans as Python sees them."""
+"""A plan as a Python dict."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 class Plan(dict[str, Any]):
-    """A plan: the object that ``muster plan --json`` prints; as text, its table."""
+    """A plan: the object that ``muster plan --json`` prints. ``str`` gives its table."""
 
     def __init__(self, values: dict[str, Any], text: str) -> None:
         super().__init__(values)
-        self.pop("plan_ms", None)  # which nobody took
+        self.pop("plan_ms", None)  # not measured here
         self._text = text
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""An optimizer whose plan follows its param groups: made when it is first used, and again when they change."""
+"""An optimizer that plans on first use, and again when its param groups have changed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from .wrappers import Surroundings, check_parameter
 
 
 class PlannedOptimizer(torch.optim.Optimizer):
-    """Follows param groups. Subclasses compute."""
+    """Keeps a plan that fits the param groups. Subclasses save, load and make the steps."""
 
     _group_defaults: dict[str, Any]
 
     def _start(self, options: Options, process_group: dist.ProcessGroup | None) -> None:
-        """Everything that is neither copied nor pickled."""
+        """Sets the attributes that are neither copied nor pickled."""
         if process_group is None and dist.is_available() and dist.is_initialized():
             process_group = dist.group.WORLD
         self._options = options
@@ -46,7 +46,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         self._builder = Builder(options, self._connection, self._reader, self._joined)
         self._states = ParameterStates(options.seed)
         self._built: Built | None = None
-        self._exported: dict[str, State] = {}  # state of an engine that is gone, for the next
+        self._exported: dict[str, State] = {}  # state that the previous engine kept, for the next one
         self._overlap: Overlap | None = None
         self._begun = False  # backward has begun a step
         self._made = False
@@ -54,11 +54,11 @@ class PlannedOptimizer(torch.optim.Optimizer):
     # Groups.
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group. The next use makes a new plan, and keeps the state that there is. All ranks together."""
+        """Adds a group. The next use makes a new plan and keeps the existing state. All ranks together."""
         before, declared = len(self.param_groups), dict(self._reader.declared)
         with self._use.call("add_param_group"):
             try:
-                # torch's constructor adds group after group, itself within a call of all ranks.
+                # torch's constructor adds groups too, and is itself a call of all ranks.
                 with self.ranks.together("add_param_group") if self._made else nullcontext():
                     self._add(param_group)
             except Exception:
@@ -86,18 +86,18 @@ class PlannedOptimizer(torch.optim.Optimizer):
 
     @property
     def process_group(self) -> dist.ProcessGroup | None:
-        """Whose ranks share the parameters; None: this process alone."""
+        """The process group whose ranks share the parameters; None: this process alone."""
         return self.ranks.group
 
     @property
     def names(self) -> list[str]:
-        """Of the parameters, in the order of the groups."""
+        """The names of the parameters, in the order of the groups."""
         return [name for names in name_parameters(self.param_groups, self._states.names) for name in names]
 
     # Plans.
 
     def _ready(self) -> Built:
-        """The engine for the groups as they are now. All ranks together, if they have changed."""
+        """The engine for the current groups. All ranks together, if the groups have changed."""
         built = self._built
         if built is not None and built.is_current(self.param_groups):
             return built
@@ -105,7 +105,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _plan_again(self, keep: bool = True) -> Built:
-        """``keep``: the state of the plan before, which must be whole."""
+        """Makes a plan for the current groups. With ``keep`` the previous state goes on; it must be complete."""
         if self._begun:
             raise ValueError(REGROUPED)
         for group in self.param_groups:
@@ -120,7 +120,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         if before is not None and keep:
             before.engine.synchronize()  # raises if a step broke off: weights may be partly updated
             self._exported = before.state_of_engine()
-        before = self._built = None  # its memory
+        before = self._built = None  # frees its memory
         self._watch()
         order = [] if self._overlap is None else self._overlap.order or []
         self._built = self._builder.build(self.param_groups, names, self._states, self.state, self._exported, order)
@@ -129,7 +129,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         return self._built
 
     def _follow_declarations(self, names: list[str]) -> None:
-        """A tensor that replaced another of its name is placed as that was declared to be."""
+        """A tensor that replaced another of the same name inherits its declaration."""
         flat = [p for group in self.param_groups for p in group["params"]]
         gone = {name: p for p, name in self._states.names.items() if p in self._reader.declared and p not in set(flat)}
         for name, parameter in zip(names, flat):
@@ -137,7 +137,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
                 self._reader.declared.setdefault(parameter, self._reader.declared[gone[name]])
 
     def _watch(self) -> None:
-        """With overlap: hooks on the parameters that there are now."""
+        """With overlap: puts hooks on the current parameters."""
         if self._overlap is None:
             return
         flat = [p for group in self.param_groups for p in group["params"]]

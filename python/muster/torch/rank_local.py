@@ -1,4 +1,4 @@
-"""What a param group declares about where its tensors are, and how an error asks for a declaration."""
+"""Declarations in param groups of where tensors are, and errors that ask for a declaration."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from .. import _muster
+
 
 @dataclass(frozen=True)
 class Declared:
-    """The keys of a param group that place its tensors.
+    """The keys of a param group that say where its tensors are.
 
-    ``mesh`` and ``placements`` are for plain tensors and mean what they mean in a DTensor, with shards of equal size.
+    ``mesh`` and ``placements`` are those of a DTensor, for plain tensors with shards of equal size.
     ``rank_local`` is a one-dimensional mesh: each of its ranks has its own part of dimension 0, of any size, and the
     whole parameter is these parts in the order of the mesh.
     """
@@ -26,7 +28,7 @@ class Declared:
 
 
 def take_declaration(group: dict[str, Any]) -> Declared | None:
-    """Removes the keys of Declared from a param group. None: it has none of them."""
+    """Removes the keys of Declared from a param group and returns them; None if there are none."""
     mesh, placements, rank_local = (group.pop(key, None) for key in ("mesh", "placements", "rank_local"))
     if (mesh is None) != (placements is None):
         raise ValueError("param group: mesh and placements belong together")
@@ -37,7 +39,7 @@ def take_declaration(group: dict[str, Any]) -> Declared | None:
 
 @dataclass(frozen=True)
 class Part:
-    """Which part of a rank-local parameter a rank has, by its coordinate on the declared axis."""
+    """The part of a rank-local parameter that a rank holds, by its coordinate on the declared axis."""
 
     axis: str
     size: int
@@ -48,7 +50,7 @@ class Part:
 
 
 def group_ranks(name: str, mesh: Any, group: dist.ProcessGroup | None, what: str = "its mesh") -> list[int]:
-    """The ranks of a mesh as ranks of the process group, row-major. Raises ValueError naming the parameter."""
+    """The ranks of a mesh as ranks of the process group, row-major. Raises ValueError that names the parameter."""
     if not isinstance(mesh, DeviceMesh):
         raise ValueError(f"parameter '{name}': {what} is a {type(mesh).__name__}, expected a DeviceMesh")
     if group is None:
@@ -64,7 +66,7 @@ def group_ranks(name: str, mesh: Any, group: dist.ProcessGroup | None, what: str
 
 
 def read_part(name: str, mesh: Any, group: dist.ProcessGroup | None, slice_ranks: tuple[int, ...]) -> Part:
-    """This rank's part, where the ranks of ``slice_ranks`` share it. Raises ValueError naming the parameter."""
+    """This rank's part, which the ranks of ``slice_ranks`` share. Raises ValueError that names the parameter."""
     shown = " ".join(repr(mesh).split())  # on one line
     if not isinstance(mesh, DeviceMesh) or mesh.ndim != 1:
         raise ValueError(
@@ -83,7 +85,7 @@ def read_part(name: str, mesh: Any, group: dist.ProcessGroup | None, slice_ranks
 
 
 def other_axes(tensor: torch.Tensor) -> tuple[str, ...]:
-    """Names of the axes of the root mesh along which a DTensor on a slice may differ; () if they are not known."""
+    """Names of the root mesh's axes that a DTensor on a slice does not have; () if they are unknown."""
     mesh = tensor.device_mesh if isinstance(tensor, DTensor) else None
     root = getattr(mesh, "_get_root_mesh", lambda: None)()  # private in torch
     if mesh is None or root is None or not root.mesh_dim_names or root.get_coordinate() is None:
@@ -111,17 +113,21 @@ def how_to_declare(name: str, axes: tuple[str, ...]) -> str:
     )
 
 
-def with_remedies(refused: str, parameters: dict[str, torch.Tensor]) -> str:
-    """The engine's error about replicas that differ, with what to do about it; any other as it is."""
-    if "replicas start from different weights" in refused:
-        otherwise = "if they are replicas, start them from the same weights (DistributedDataParallel does)"
-    elif "replicas have different gradients" in refused:
-        otherwise = (
-            "if they are replicas, average their gradients (DistributedDataParallel does), or give grad_sync=True"
-        )
-    else:
-        return refused
-    name = refused.partition("parameter '")[2].partition("'")[0]
+#: What to do if parameters that differ between ranks are replicas.
+_IF_REPLICAS = {
+    _muster.ErrorCode.replica_weights_differ: "start them from the same weights (DistributedDataParallel does)",
+    _muster.ErrorCode.replica_gradients_differ: (
+        "average their gradients (DistributedDataParallel does), or give grad_sync=True"
+    ),
+}
+
+
+def with_remedies(refused: ValueError, parameters: dict[str, torch.Tensor]) -> str:
+    """The text of an error; if replicas differ, with the remedies."""
+    if not isinstance(refused, _muster.InvalidArgument) or refused.code not in _IF_REPLICAS:
+        return str(refused)
+    name = refused.parameter
     axes = other_axes(parameters[name]) if name in parameters else ()
+    otherwise = f"if they are replicas, {_IF_REPLICAS[refused.code]}"
     stage = "if they belong to another pipeline stage, give process_group=..."
     return f"{refused}. Remedies: {how_to_declare(name, axes)}; {otherwise}; {stage}"

@@ -1,4 +1,4 @@
-"""What all ranks of an optimizer must know before there is an engine, or beside it."""
+"""Communication between the ranks of an optimizer outside the engine: small Python objects, and errors."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def _is_time(timeout: object) -> bool:
 
 
 class Ranks:
-    """The ranks of a process group, or one alone, and how long each of them waits for the others."""
+    """The ranks of a process group, or one rank alone, and how long each waits for the others."""
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: timedelta) -> None:
         self.group = group
-        self.timeout = timeout if _is_time(timeout) else TIMEOUT  # whoever is given another tells the others
+        self.timeout = timeout if _is_time(timeout) else TIMEOUT  # check_timeout refuses a bad one on all ranks
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
-        self.broken: str | None = None  # why they cannot talk any more
+        self.broken: str | None = None  # why communication has failed; None: it works
         self._messages: Messages | None = None
         if group is not None and self.size > 1 and moves_host_memory(group):
             self._messages = Messages(group, self.timeout)
             self._communicator = self._messages.communicator()
 
     def gather(self, what: str, mine: Any, later: timedelta = timedelta(0)) -> list[Any]:
-        """What every rank gives, to the same end. All ranks together, some later than others by as much as that.
+        """Returns ``mine`` of every rank. All ranks together; ranks may arrive up to ``later`` after others.
 
-        Raises CommError if one does not come in time.
+        ``what`` names the call in errors. Raises CommError if a rank does not arrive in time.
         """
         if self.size == 1:
             return [mine]
@@ -58,39 +58,40 @@ class Ranks:
         return [given for _, given in everybody]
 
     def _gather(self, mine: Any, later: timedelta) -> list[Any]:
-        if self._messages is None:  # by the process group's own timeout
+        if self._messages is None:  # here the process group's own timeout counts
             assert self.group is not None
             everybody: list[Any] = [None] * self.size
             with RollCall.of(self.group).waiting(mine[0]):
                 dist.all_gather_object(everybody, mine, group=self.group)
             return everybody
-        # Not by torch's collectives: one that is given up stays under way, and a process cannot end before its group's
-        # timeout; and another that is under way could be taken for it.
-        # A rank that comes later because another operation failed there has held a roll call.
+        # Not by torch's collectives: after a timeout they stay under way, so the process could not end before the
+        # group's own timeout, and another one could be mistaken for it.
+        # A rank that comes later because another operation failed there has spent the time of a roll call.
         grace = timedelta(seconds=2 * GRACE) if later else timedelta(0)
         self._messages.timeout, self._messages.purpose = self.timeout + later + grace, mine[0]
         data = pickle.dumps(mine)
         try:
             digests = self._communicator.gather(blake2b(data).digest(), "ranks")
-            if len(set(digests)) == 1:  # as they mostly are: what all have need not travel to all
+            if len(set(digests)) == 1:  # the usual case: equal objects need not travel
                 return [mine] * self.size
             return [pickle.loads(theirs) for theirs in self._communicator.gather(data, "ranks")]
         finally:
             self._messages.timeout = self.timeout
 
     def _why(self, what: str, seconds: float, error: RuntimeError) -> str:
-        """Which ranks did not come."""
+        """Says which ranks did not arrive."""
         if self._messages is not None and self._messages.failed is not None:
             return self._messages.failed
         reason = str(error).partition("\n")[0]
         if self._messages is not None or self.group is None:
             return reason
         others = [rank for rank in range(self.size) if rank != self.rank]
-        return f"{RollCall.of(self.group).call(Report(what, late=others))} after {seconds:.1f} s ({reason})"
+        found = RollCall.of(self.group).call(Report(what, late=others))
+        return f"{found.text()} after {seconds:.1f} s ({reason})"
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
-        """What is raised in it on one rank is raised on all. All ranks together."""
+        """A context: an exception that one rank raises in it is raised on all. All ranks together."""
         error: Exception | None = None
         try:
             yield
@@ -101,7 +102,7 @@ class Ranks:
         self.raise_any(what, error)
 
     def raise_any(self, what: str, mine: Exception | None) -> None:
-        """Raises what any rank found wrong, on all of them; its own, if this one did. All ranks together."""
+        """Raises the error of any rank on all of them; a rank with its own error raises that. All ranks together."""
         everybody: list[str | None] = []
         try:
             everybody = self.gather(what, None if mine is None else str(mine))
@@ -114,7 +115,7 @@ class Ranks:
 
 
 def raise_first(everybody: list[str | None], mine: str | None) -> None:
-    """Of what all ranks found wrong, and this one."""
+    """Raises the first of the errors of all ranks; ``mine`` is this rank's."""
     for rank, theirs in enumerate(everybody):
         if theirs is not None:
             raise ValueError(theirs if theirs == mine else f"rank {rank}: {theirs}") from None

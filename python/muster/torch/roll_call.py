@@ -1,8 +1,8 @@
 """Roll call of a process group: finds the ranks that are missing when an operation fails.
 
-A rank knows only whose messages did not come, and such a peer may itself wait for the rank that is missing. So every
-rank that waits for long writes to the group's store in which operation and for which rank, and a rank whose operation
-failed follows these reports to the ranks that have none.
+A rank knows only which messages did not come, and their sender may itself wait for the missing rank. So every rank that
+waits for long writes its operation and the rank that it waits for to the group's store. A rank whose operation failed
+follows these reports to the ranks without one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ GRACE = 2.0  # seconds in which other ranks report, after an operation failed; m
 
 @dataclass
 class Report:
-    """What a rank writes to the store: where it is, and the ranks that keep it there."""
+    """The report of a rank in the store: its operation, and the ranks that it waits for."""
 
     operation: str
-    late: Sequence[int] = ()  # their messages have not come
-    gone: Sequence[int] = ()  # they closed their connections
+    late: Sequence[int] = ()  # ranks whose messages have not come
+    gone: Sequence[int] = ()  # ranks that closed their connections
     failed: bool = False  # the operation has failed; False: this rank still waits
 
 
@@ -40,7 +40,7 @@ class Waiting:
         self._roll_call = roll_call
         self.operation = operation
         self.begin = time.monotonic()
-        self.peer: int | None = None  # this rank waits for it
+        self.peer: int | None = None  # the rank that this one waits for
         self.reported = False
 
     def __enter__(self) -> Waiting:
@@ -53,7 +53,9 @@ class Waiting:
             self._roll_call.wake.set()  # to withdraw the report
 
 
-class _Findings(NamedTuple):
+class Findings(NamedTuple):
+    """The ranks that an operation lacked."""
+
     late: set[int]
     gone: set[int]
     elsewhere: dict[int, str]  # ranks that wait in another operation
@@ -79,7 +81,7 @@ class RollCall:
         self._failed: Report | None = None
         self._written = ""
         if self.store is not None:
-            # Only a thread can report a wait: Gloo closes all connections of a rank whose wait ends without a message.
+            # A thread reports waits: a short wait instead would make Gloo close all connections when it times out.
             watch = threading.Thread(target=_watch, args=(weakref.ref(self), self.wake), name="muster", daemon=True)
             watch.start()
 
@@ -92,19 +94,19 @@ class RollCall:
     def waiting(self, operation: str) -> Waiting:
         return Waiting(self, operation)
 
-    def call(self, mine: Report) -> str:
-        """Says which ranks are missing. Takes little more than the grace period, whatever the store does."""
+    def call(self, mine: Report) -> Findings:
+        """Finds the ranks that are missing. Takes little more than the grace period, also if the store hangs."""
         mine.failed = True
-        found = _Findings(set(mine.late), set(mine.gone), {})
-        answers: list[_Findings] = []
+        found = Findings(set(mine.late), set(mine.gone), {})
+        answers: list[Findings] = []
         if self.store is not None:
             self._failed = mine
             ask = threading.Thread(target=self._ask, args=(mine, answers), name="muster", daemon=True)
             ask.start()
-            ask.join(GRACE + PERIOD)  # the store's host may be the rank that is missing
-        return (answers or [found])[-1].text()
+            ask.join(GRACE + PERIOD)  # the missing rank may be the store's host
+        return (answers or [found])[-1]
 
-    def _ask(self, mine: Report, answers: list[_Findings]) -> None:
+    def _ask(self, mine: Report, answers: list[Findings]) -> None:
         end = time.monotonic() + GRACE
         try:
             self.write()
@@ -113,12 +115,12 @@ class RollCall:
                 if not answers[-1].late and not answers[-1].gone:
                     return
                 time.sleep(GRACE / 20)
-        except RuntimeError:  # the store is gone: the last answer holds, else what this rank's own messages say
+        except RuntimeError:  # the store is gone: use the last answer, else this rank's own messages
             return
 
-    def _follow(self, mine: Report) -> _Findings:
+    def _follow(self, mine: Report) -> Findings:
         """Follows the reports, beginning with this rank's own."""
-        found = _Findings(set(), set(), {})
+        found = Findings(set(), set(), {})
         reports, seen = [mine], {(self.rank, False), (self.rank, True)}
         while reports:
             report = reports.pop()
@@ -127,7 +129,7 @@ class RollCall:
                     continue
                 seen.add((rank, closed))
                 theirs = self._read(rank)
-                # A rank whose connections are closed does not wait any more, whatever it wrote before.
+                # A rank whose connections are closed does not wait any more, so its earlier report does not count.
                 if theirs is None or (closed and not theirs.failed):
                     (found.gone if closed else found.late).add(rank)
                     continue

@@ -1,4 +1,4 @@
-"""State that only the engine keeps: of replicas, each element once, somewhere. All ranks together put it together."""
+"""State that only the engine keeps: each element of replicas once, on one of the ranks. All ranks gather it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.distributed.tensor import DTensor
 from .. import _muster
 from .state_tensors import State
 
-#: Of the parameter itself rather than of its optimizer: the model's state_dict has it.
+#: The weights: they belong to the model's state_dict.
 _WEIGHT = "weight"
-#: Entries that opt.state has, also where the engine keeps the others.
+#: Entries that opt.state has even if the engine keeps the others.
 _COUNTERS = ("updates", "steps", "seed")
 
 _TYPES = {
@@ -26,13 +26,13 @@ _TYPES = {
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """``"blocks.0.w:momentum"`` to parameter and entry; of the optimizer as a whole the parameter is ""."""
+    """``"blocks.0.w:momentum"`` as parameter and entry; the parameter is "" for entries of the whole optimizer."""
     parameter, _, entry = name.rpartition(":")
     return parameter, entry
 
 
 def empty_like_engine(engine: _muster.Optimizer, parameters: Mapping[str, torch.Tensor]) -> dict[str, State]:
-    """Tensors without memory, of the shapes and dtypes that the engine keeps of these parameters."""
+    """Meta tensors with the shapes and dtypes of the engine's state of these parameters."""
     return {
         name: {entry: torch.empty(shape, dtype=_TYPES[kind], device="meta") for entry, (kind, shape) in entries.items()}
         for name, entries in engine_entries(engine, parameters).items()
@@ -42,7 +42,7 @@ def empty_like_engine(engine: _muster.Optimizer, parameters: Mapping[str, torch.
 def engine_entries(
     engine: _muster.Optimizer, parameters: Mapping[str, torch.Tensor]
 ) -> dict[str, dict[str, tuple[_muster.StateType, list[int]]]]:
-    """Type and whole shape of what the engine keeps of these parameters, by name and entry."""
+    """Type and whole shape of the engine's state of these parameters, by name and entry."""
     out: dict[str, dict[str, tuple[_muster.StateType, list[int]]]] = {name: {} for name in parameters}
     for name, kind, shape in engine.state():
         parameter, entry = split_name(name)
@@ -66,21 +66,21 @@ def export_state(engine: _muster.Optimizer, parameters: Mapping[str, torch.Tenso
 def import_state(
     engine: _muster.Optimizer, given: Mapping[str, Mapping[str, Any]], parameters: Mapping[str, torch.Tensor]
 ) -> None:
-    """Entries of these parameters, in any layout. Missing ones start from zero. All ranks together, with the same."""
+    """Gives the engine entries in any layout; missing ones start from zero. All ranks together, with equal entries."""
     tensors = []
     for parameter, entries in engine_entries(engine, parameters).items():
         for entry, (kind, shape) in entries.items():
             value, name = given.get(parameter, {}).get(entry), f"{parameter}:{entry}"
             if value is not None:
                 tensors.append((name, kind, shape, to_bytes(whole(value).to(_TYPES[kind]).reshape(shape))))
-            elif entry not in ("master", "mantissa"):  # what completes the weights stays as it is
+            elif entry not in ("master", "mantissa"):  # these complete the weights and stay as they are
                 tensors.append((name, kind, shape, bytes(_TYPES[kind].itemsize * math.prod(shape))))
     if tensors:
         engine.import_state(tensors)
 
 
 def whole(value: Any) -> torch.Tensor:
-    """All of it, on the CPU. Of a DTensor, all ranks together."""
+    """The whole tensor on the CPU. All ranks together for a DTensor."""
     return torch.as_tensor(value.full_tensor() if isinstance(value, DTensor) else value).detach().cpu()
 
 

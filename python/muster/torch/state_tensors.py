@@ -1,4 +1,4 @@
-"""State tensors: allocated by torch, laid out like their parameter, computed on by the engine in place."""
+"""State tensors: torch allocates them, laid out like their parameter; the engine updates them in place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from .layout import local
 
 State = dict[str, torch.Tensor]
-#: Counters: the last two are of the optimizer as a whole, one tensor for all parameters.
+#: Counters. The last two belong to the optimizer as a whole: one tensor for all parameters.
 COUNTERS = ("updates", "steps", "seed")
 
 
@@ -43,7 +43,7 @@ def zero_statistics(parameter: torch.Tensor, statistics: Statistics) -> torch.Te
         return memory
     last = len(statistics.shape) - 1
     placements = [
-        Replicate() if dim is None else own if dim < last else Shard(dim)  # a batch dimension is cut as the parameter's
+        Replicate() if dim is None else own if dim < last else Shard(dim)  # batch dimensions: as in the parameter
         for dim, own in zip(statistics.dims, parameter.placements)
     ]
     return _spread(memory, parameter, statistics.shape, placements)
@@ -61,7 +61,7 @@ def _spread(memory: torch.Tensor, like: DTensor, shape: Sequence[int], placement
 
 
 def check_fits(of: str, entry: str, value: Any, into: torch.Tensor) -> None:
-    """Raises ValueError naming parameter and entry if ``fill(value, into)`` would not work."""
+    """Raises ValueError that names parameter and entry if ``fill(value, into)`` would fail."""
     what = f"state of '{of}': {entry}"
     if entry in COUNTERS:
         size = value.numel() if isinstance(value, torch.Tensor) else 1
@@ -81,7 +81,7 @@ def check_fits(of: str, entry: str, value: Any, into: torch.Tensor) -> None:
 
 
 def _as(value: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
-    """int16 for uint16, which is not pickled: the same bits."""
+    """Reads int16 as uint16, which torch does not pickle: the same bits."""
     return value.view(torch.uint16) if (value.dtype, into.dtype) == (torch.int16, torch.uint16) else value
 
 
@@ -105,14 +105,14 @@ def _describe(value: Any) -> str:
 
 
 def same_layout(value: Any, like: torch.Tensor) -> bool:
-    """Whether both are plain, or DTensors whose local parts correspond."""
+    """True if both are plain, or DTensors whose local parts correspond."""
     if not isinstance(value, DTensor) or not isinstance(like, DTensor):
         return not isinstance(value, DTensor) and not isinstance(like, DTensor)
     return value.device_mesh == like.device_mesh and value.placements == like.placements and value.shape == like.shape
 
 
 def is_same_memory(value: Any, into: torch.Tensor) -> bool:
-    """Whether an entry may stay as it is: the dtype, device, layout and shape that ``into`` would have."""
+    """True if an entry already has the dtype, device, layout and shape of ``into``, so that it may stay."""
     if not isinstance(value, torch.Tensor) or not same_layout(value, into):
         return False
     mine, wanted = local(value), local(into)
@@ -122,7 +122,7 @@ def is_same_memory(value: Any, into: torch.Tensor) -> bool:
 
 @torch.no_grad()
 def fill(value: Any, into: torch.Tensor) -> None:
-    """Copies an entry in any layout. Local, but for a DTensor in another layout: all ranks of its mesh together."""
+    """Copies an entry in any layout. Local, except for a DTensor in another layout: all ranks of its mesh together."""
     mine = local(into)
     if not isinstance(value, torch.Tensor):
         mine.fill_(int(value))
@@ -138,7 +138,7 @@ def fill(value: Any, into: torch.Tensor) -> None:
 
 
 def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a whole tensor laid out like another. Local."""
+    """This rank's part of a whole tensor if it is laid out like ``like``. Local."""
     if not isinstance(like, DTensor):
         return whole
     return local(distribute_tensor(whole.detach(), like.device_mesh, like.placements, src_data_rank=None))
@@ -151,10 +151,10 @@ UNEVEN = (
 
 
 def is_uneven_stride(tensor: torch.Tensor) -> bool:
-    """Whether a DTensor is sharded by FSDP2 over another axis in parts that its placements do not describe.
+    """True if FSDP2 sharded a DTensor over another axis into parts that its placements do not describe.
 
-    FSDP2 cuts what each rank of the inner axis has; read from left to right, _StridedShard says the same only if the
-    inner axis cuts evenly.
+    FSDP2 cuts the part of each rank of the inner axis. Placements with _StridedShard describe the same parts only if
+    the inner axis cuts evenly.
     """
     if not isinstance(tensor, DTensor):
         return False
@@ -172,7 +172,7 @@ def is_uneven_stride(tensor: torch.Tensor) -> bool:
 
 
 def _held(count: int, cuts: Sequence[tuple[int, int, int]]) -> dict[tuple[tuple[int, int], ...], list[int]]:
-    """Which of ``count`` lines each rank holds after cuts (axis, size, split factor), by its place on the axes."""
+    """The lines of ``count`` that each rank holds after cuts (axis, size, split factor), by its place on the axes."""
     held: dict[tuple[tuple[int, int], ...], torch.Tensor] = {(): torch.arange(count)}
     for axis, size, factor in cuts:
         after = {}
@@ -191,10 +191,10 @@ def own_mesh_statistics(
     rank: int,
     ranks: Sequence[int],
 ) -> Statistics:
-    """The engine's statistics, on a mesh that may have more axes in front, as the parameter's own mesh has them.
+    """Translates the engine's statistics, whose mesh may have more axes in front, to the parameter's own mesh.
 
-    ``statistics``: whole shape, local shape and sharded dimension per axis, by rank; ``ranks``: of the parameter's own
-    mesh, row-major.
+    ``statistics`` returns whole shape, local shape and sharded dimension per axis, by rank. ``ranks`` are those of the
+    parameter's own mesh, row-major.
     """
     shape, mine, dims = statistics(rank)
     if not isinstance(tensor, DTensor):

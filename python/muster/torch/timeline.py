@@ -1,4 +1,4 @@
-"""A timeline of what Muster does, on the clock of torch.profiler's."""
+"""Timelines of Muster's steps, on the clock of torch.profiler."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Event = dict[str, Any]
 #: (name, exchange, wave or -1, begin, end, bytes), in ns of the monotonic clock
 EngineEvent = tuple[str, bool, int, int, int, int]
 
-#: Threads of the operating system, which have the other tracks of a process, have smaller numbers.
+#: Larger than the thread ids that torch uses for its tracks.
 _FIRST_TRACK = 1_000_000_000
-_EXCHANGES = 1000  # so many tracks later
-#: torch writes times from the beginning of such a span on, so that they keep their nanoseconds.
+_EXCHANGES = 1000  # tracks of exchanges come this much later
+#: torch writes times relative to a multiple of this, so that they keep their nanoseconds.
 _EPOCH_SECONDS = 7_889_238
 
 
@@ -28,25 +28,25 @@ class _Step:
     name: str
     begin_ns: int
     end_ns: int
-    to_unix_ns: int  # what to add to these and to the events'
+    to_unix_ns: int  # added to these times and those of the events, it gives Unix time
     events: list[EngineEvent]
 
 
-class profile:  # a function to whoever uses it, as torch.profiler's
+class profile:  # lower case, as torch.profiler.profile
     """Records the steps of every Muster optimizer of this process, and writes them as a Chrome trace.
 
         with muster.torch.profile("muster.json") as timeline:
             optimizer.step()
 
-    It opens in Perfetto (ui.perfetto.dev) and chrome://tracing. Times are those of torch.profiler's traces, to a few
-    microseconds: ``timeline.add_to("torch.json")`` puts the steps into one of them, under the same process. A track has
-    what this rank computes, and others what it exchanges; where ranks are many, each writes its own.
+    The file opens in Perfetto (ui.perfetto.dev) and chrome://tracing. Times agree with torch.profiler's traces to a few
+    microseconds: ``timeline.add_to("torch.json")`` adds the steps to such a trace, under the same process. Computation
+    and exchanges have tracks of their own. Each rank writes its own file.
 
-    On CUDA a step that is recorded waits for its end. Contexts may be nested or overlap; each has all steps made in it.
+    On CUDA a profiled step waits for its end. Contexts may be nested or overlap; each has all steps made in it.
 
     Args:
-        path: where to write when the context ends; on several ranks ``muster.json`` becomes ``muster.rank3.json``.
-            Default None: nowhere; ``save`` and ``add_to`` do.
+        path: the file to write when the context ends; on several ranks ``muster.json`` becomes ``muster.rank3.json``.
+            Default None: no file; use ``save`` and ``add_to``.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -86,12 +86,12 @@ class profile:  # a function to whoever uses it, as torch.profiler's
 
 
 class _Tracks:
-    """One for what is computed (more on a device, which computes two things at once), and as many for exchanges."""
+    """Tracks for computation (several on a device, which computes concurrently) and for exchanges."""
 
     def __init__(self, base_ns: int) -> None:
         self._base_ns = base_ns
         self._events: list[Event] = []
-        self._busy_until: tuple[list[int], list[int]] = ([0], [])  # of tracks of either kind
+        self._busy_until: tuple[list[int], list[int]] = ([0], [])  # per track: computation, exchanges
 
     def add(self, step: _Step) -> None:
         shift = step.to_unix_ns - self._base_ns
@@ -99,7 +99,7 @@ class _Tracks:
         begin = min([step.begin_ns, *(event[3] for event in step.events)])
         end = max([step.end_ns, *(event[4] for event in step.events)])
         self._emit(_FIRST_TRACK, step.name, "muster step", begin + shift, end + shift, {})
-        # Of two that begin together, the longer one is around the other.
+        # Of two events that begin together, the longer one encloses the other.
         for name, exchange, wave, first, last, size in sorted(step.events, key=lambda e: (e[3], -e[4])):
             track = self._track(exchange, first + shift, last + shift)
             details = ({"wave": wave} if wave >= 0 else {}) | ({"bytes": size} if size > 0 else {})
@@ -107,7 +107,7 @@ class _Tracks:
             self._emit(track, name, kind, first + shift, last + shift, details)
 
     def _track(self, exchange: bool, begin_ns: int, end_ns: int) -> int:
-        """Slices of a track must nest: what overlaps another goes to the next."""
+        """The first free track: slices of one track must nest."""
         tracks = self._busy_until[exchange]
         track = next((i for i, busy in enumerate(tracks) if busy <= begin_ns), len(tracks))
         tracks[track : track + 1] = [end_ns]
@@ -139,19 +139,19 @@ _active: list[profile] = []
 
 
 def recording() -> bool:
-    """Whether the next step is to be traced."""
+    """True if the next step is to be traced."""
     return bool(_active)
 
 
 def record(name: str, begin_ns: int, events: list[EngineEvent]) -> None:
-    """A step that has just ended, by the monotonic clock, for every profile there is."""
+    """Adds a step that has just ended to every active profile. Times are of the monotonic clock."""
     step = _Step(name, begin_ns, time.monotonic_ns(), _to_unix_ns(), events)
     for each in _active:
         each._steps.append(step)
 
 
 def _to_unix_ns() -> int:
-    """Unix time less the monotonic clock: of some tries the one that took least."""
+    """Unix time minus the monotonic clock, from the fastest of five readings."""
     tries = []
     for _ in range(5):
         before = time.monotonic_ns()

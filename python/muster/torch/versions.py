@@ -1,4 +1,4 @@
-"""What this build of Muster contains, and the PyTorch beside it."""
+"""Versions of this build of Muster and of the installed PyTorch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..build_info import info as build_info
 
 
 def info() -> Info:
-    """What ``muster.info()`` reports, and the version of PyTorch with the CUDA and NCCL that it was built for.
+    """The report of ``muster.info()``, with the version of PyTorch and the CUDA and NCCL that it was built for.
 
     ``print(muster.torch.info())`` is a table for reports of problems.
     """

@@ -1,4 +1,4 @@
-"""Where weights are, at every step: their own memory, or a contiguous copy of what is not contiguous."""
+"""The addresses of weights in every step: their own memory, or a contiguous copy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Weights:
         self.addresses[index] = memory.data_ptr()
 
     def moved(self) -> list[int]:
-        """Numbers of parameters whose memory is elsewhere now (``p.data = ...``, say), once each time."""
+        """Numbers of parameters whose memory has moved since the last call, as ``p.data = ...`` does."""
         if self._plain:
             seen = list(map(_data_ptr, self._parameters))
         else:

@@ -1,7 +1,7 @@
-"""Wrappers of models and optimizers that Muster cannot work under: how they are recognized, and what to use instead.
+"""Detects wrappers of models and optimizers that Muster does not support, and says what to use instead.
 
-All of them would otherwise train wrongly or wait for ranks that never come. Checks read attributes that the wrappers
-set, so that none of them needs to be installed.
+Without these checks they would train wrongly or wait for ranks that never come. Checks read attributes that the
+wrappers set, so that none of them needs to be installed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from .. import _muster
+from .errors import comm_error
 
 FSDP1 = (
     "FullyShardedDataParallel (FSDP1) cuts parameters into flat pieces, which have no rows and columns: shard the "
@@ -57,7 +60,7 @@ def check_parameter(name: str, tensor: torch.Tensor) -> None:
 def check_groups(groups: Iterable[Mapping[str, Any]]) -> None:
     """Raises ValueError if DeepSpeed ZeRO has replaced the parameters of a group with one flat piece of them all.
 
-    The piece is a plain tensor, not a Parameter, and has no mark of its own.
+    The piece is a plain tensor, not a Parameter, without any attribute that marks it.
     """
     if "deepspeed" not in sys.modules:
         return
@@ -69,7 +72,7 @@ def check_groups(groups: Iterable[Mapping[str, Any]]) -> None:
 def check_caller() -> None:
     """Raises ValueError if ZeroRedundancyOptimizer constructs this optimizer, with this rank's part of the parameters.
 
-    Nothing but the caller tells: parts of equal shapes look like replicas.
+    Only the call stack shows it: parts of equal shapes look like replicas.
     """
     module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
     frame = None if module is None else sys._getframe(1)
@@ -80,33 +83,34 @@ def check_caller() -> None:
 
 
 def trainer_hint() -> str:
-    """What to do about a Trainer's own param groups, where there may be one."""
+    """Advice for transformers' Trainer, if it is imported."""
     return TRAINER if "transformers.trainer" in sys.modules else ""
 
 
-def with_fewer_steps(error: str) -> str:
-    """An error about a rank that did not arrive, with the mistake that causes most of them."""
-    return error + _FEWER_STEPS if "had not arrived" in error else error
+def with_fewer_steps(error: _muster.CommError) -> _muster.CommError:
+    """The error; if it is about a rank that did not arrive, with the most common cause."""
+    advice = _FEWER_STEPS if error.code == _muster.ErrorCode.rank_missing else ""
+    return comm_error(f"{error}{advice}", error.code)
 
 
 class Surroundings:
     """The wrappers of the model that the parameters of an optimizer belong to.
 
-    An optimizer gets parameters, not the model. So the first step looks through the objects of the process, once.
+    An optimizer gets parameters, not the model. So the first step searches the objects of the process, once.
     """
 
     def __init__(self) -> None:
-        self._models: list[tuple[weakref.ref[Any], Any]] | None = None  # under DDP; and the last join context of each
+        self._models: list[tuple[weakref.ref[Any], Any]] | None = None  # under DDP; with its last join config
 
     @property
     def unknown(self) -> bool:
-        """True before the first check, whose result may differ between ranks: all ranks make it together."""
+        """True before the first check, which all ranks make together because its result may differ."""
         return self._models is None
 
     def check(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Raises ValueError in a join context, or if FSDP1 wrapped the model after this optimizer was made.
 
-        Later checks only compare what the first one found.
+        Later checks look only at the models that the first one found.
         """
         if self._models is None:
             if all(p.grad is None for group in groups for p in group["params"]):
@@ -116,14 +120,14 @@ class Surroundings:
             model = reference()
             if model is None or model._join_config is known:
                 continue
-            config = model._join_config  # each join context makes another, and leaves it there
+            config = model._join_config  # each join context sets a new one and does not reset it
             self._models[number] = (reference, config)
             if config.enable and not config.throw_on_early_termination:
                 raise ValueError(JOIN)
 
 
 def _find_models(groups: Sequence[Mapping[str, Any]]) -> list[tuple[weakref.ref[Any], Any]]:
-    """The models under DDP that have these parameters, each with a join context that is over."""
+    """The models under DDP that have these parameters; each with its join config, None in a join context."""
     kinds = {
         name: _with_subclasses(getattr(sys.modules.get(module), name, None))
         for module, name in (
@@ -132,7 +136,7 @@ def _find_models(groups: Sequence[Mapping[str, Any]]) -> list[tuple[weakref.ref[
             ("torch.distributed.fsdp", "FullyShardedDataParallel"),
         )
     }
-    # By identity of the type: isinstance, and hashes of types with metaclasses, would run code of the objects.
+    # Types are compared by id: isinstance, or hashing types with metaclasses, would run code of the objects.
     wanted = {id(kind) for members in kinds.values() for kind in members}
     found = [thing for thing in gc.get_objects() if id(type(thing)) in wanted]
     parameters = {id(p) for group in groups for p in group["params"]}

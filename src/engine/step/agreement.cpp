@@ -95,7 +95,7 @@ std::string differing(const std::vector<int32_t>& twin, std::span<const int64_t>
 
 // Why the replicas of a parameter do not agree. A rank's print is of all its gradients that are compared, so it tells
 // something only of ranks that hold the same of all those parameters.
-std::string different_gradients(const Problem& problem, size_t parameter, std::span<const int64_t> prints) {
+Failure different_gradients(const Problem& problem, size_t parameter, std::span<const int64_t> prints) {
   std::vector<int32_t> twin = twins(problem, problem.parameters[parameter]);
   for (const Parameter& other : problem.parameters) {
     const std::vector<int32_t> theirs = twins(problem, other);
@@ -108,7 +108,8 @@ std::string different_gradients(const Problem& problem, size_t parameter, std::s
   for (size_t rank = 0; rank < twin.size(); ++rank) {
     if (twin[rank] >= 0 && (prints[rank] == 0) != (prints[twin[rank]] == 0)) return kSomeHaveNone;
   }
-  return "its replicas have different gradients" + differing(twin, prints);
+  return {"its replicas have different gradients" + differing(twin, prints), ErrorCode::kReplicaGradientsDiffer,
+          problem.parameters[parameter].name};
 }
 
 }  // namespace
@@ -250,10 +251,11 @@ void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::sp
     if (words[p] == 0) continue;
     std::vector<int64_t> all(static_cast<size_t>(communicator.size()));
     communicator.all_gather(&prints[p], all.data(), sizeof prints[p], "name replicas")->wait();
-    throw InvalidArgument(
-        fmt::format("parameter '{}': replicas start from different weights{}; give all of them one rank's, or a layout "
-                    "that says they differ",
-                    problem.parameters[p].name, differing(twins(problem, problem.parameters[p]), all)));
+    const std::string& name = problem.parameters[p].name;
+    throw InvalidArgument({fmt::format("parameter '{}': replicas start from different weights{}; give all of them one "
+                                       "rank's, or a layout that says they differ",
+                                       name, differing(twins(problem, problem.parameters[p]), all)),
+                           ErrorCode::kReplicaWeightsDiffer, name});
   }
 }
 
@@ -350,9 +352,9 @@ std::vector<bool> count(const StepQuestion& question, std::span<const int64_t> w
   for (size_t p = 0; p < parameters; ++p) {
     if (words[layout.replicas + p] == 0) continue;
     const bool all_or_none = words[layout.present + p] % question.holdings.replicas[p] == 0;
-    const std::string why = compares_gradients(number) && all_or_none ? different_gradients(problem, p, prints)
-                                                                      : std::string(kSomeHaveNone);
-    throw InvalidArgument(fmt::format("step {}: parameter '{}': {}", number, problem.parameters[p].name, why));
+    const Failure why =
+        compares_gradients(number) && all_or_none ? different_gradients(problem, p, prints) : kSomeHaveNone;
+    throw InvalidArgument(why.within(fmt::format("step {}: parameter '{}'", number, problem.parameters[p].name)));
   }
   std::vector<bool> active(parameters);
   for (size_t p = 0; p < parameters; ++p) active[p] = words[layout.present + p] > 0;

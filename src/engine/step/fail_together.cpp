@@ -1,33 +1,57 @@
 #include "engine/step/fail_together.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "muster/error.h"
 
 namespace muster::engine {
 
-std::string failure_of_any(Communicator& comm, std::string_view label, const std::function<void()>& work) {
-  std::string text;
-  int64_t first = comm.size();
+namespace {
+
+// As bytes: the code, the parameter's name, a zero, the text.
+std::string pack(const Failure& failure) {
+  return static_cast<char>(failure.code) + failure.parameter + '\0' + failure.text;
+}
+
+Failure unpack(const std::string& bytes) {
+  const size_t zero = bytes.find('\0', 1);
+  return {bytes.substr(zero + 1), static_cast<ErrorCode>(bytes[0]), bytes.substr(1, zero - 1)};
+}
+
+Failure first_failure(Communicator& comm, std::string_view label, const std::function<void()>& work) {
+  Failure failure;
+  int64_t first = comm.rank();
   try {
     work();
+    first = comm.size();
+  } catch (const Error& error) {
+    failure = error.failure();
   } catch (const std::exception& error) {
-    first = comm.rank();
-    text = comm.size() == 1 ? error.what() : fmt::format("rank {}: {}", comm.rank(), error.what());
+    failure = error.what();
   }
+  if (first == comm.rank() && comm.size() > 1) failure = failure.within(fmt::format("rank {}", comm.rank()));
   comm.all_reduce({&first, 1}, ReduceOp::kMin, label)->wait();
   if (first == comm.size()) return {};
-  auto bytes = static_cast<int64_t>(text.size());
+  std::string packed = pack(failure);
+  auto bytes = static_cast<int64_t>(packed.size());
   const auto root = static_cast<int32_t>(first);
   comm.broadcast(&bytes, sizeof bytes, root, label)->wait();
-  text.resize(static_cast<size_t>(bytes));
-  comm.broadcast(text.data(), bytes, root, label)->wait();
-  return text;
+  packed.resize(static_cast<size_t>(bytes));
+  comm.broadcast(packed.data(), bytes, root, label)->wait();
+  return unpack(packed);
+}
+
+}  // namespace
+
+std::string failure_of_any(Communicator& comm, std::string_view label, const std::function<void()>& work) {
+  return first_failure(comm, label, work).text;
 }
 
 void together(Communicator& comm, std::string_view label, const std::function<void()>& work) {
-  const std::string failure = failure_of_any(comm, label, work);
-  if (!failure.empty()) throw InvalidArgument(failure);
+  Failure failure = first_failure(comm, label, work);
+  if (!failure.empty()) throw InvalidArgument(std::move(failure));
 }
 
 }  // namespace muster::engine

@@ -98,7 +98,7 @@ void Overlap::advance() {
     try {
       carry_out(stages_[at_]);
     } catch (const InvalidArgument& error) {  // all ranks know, and step() says so
-      refused_ = error.what();
+      refused_ = error.failure();
       return;
     }
     ++at_;

@@ -20,6 +20,7 @@
 #include "engine/step/control.h"
 #include "engine/step/executor.h"
 #include "engine/step/recorder.h"
+#include "muster/error.h"
 #include "plan/catalog.h"
 
 namespace muster::engine {
@@ -94,7 +95,7 @@ class Overlap {
   size_t started_ = 0;
   Ballots ballots_;
   std::string refusal_;  // of this rank
-  std::string refused_;  // by any of them
+  Failure refused_;      // by any of them
   std::unique_ptr<Request> asked_;
 };
 

@@ -324,7 +324,10 @@ TEST_F(OverlapOnDevice, BreaksOffWhereReplicasHaveDifferentGradients) {
       return test::made_up(p, element, rank == 1 && p == which ? 1000 : 1);
     };
     const std::string name = which == 0 ? "w" : "w" + std::to_string(which);
-    EXPECT_THAT(errors(test::train(t)), Each(HasSubstr("'" + name + "': its replicas have different gradients")));
+    const std::vector<test::RankMemory> ranks = test::train(t);
+    EXPECT_THAT(errors(ranks), Each(HasSubstr("'" + name + "': its replicas have different gradients")));
+    EXPECT_THAT(ranks, Each(testing::AllOf(testing::Field(&test::RankMemory::code, ErrorCode::kReplicaGradientsDiffer),
+                                           testing::Field(&test::RankMemory::about, name))));
   }
 }
 
