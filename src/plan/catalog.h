@@ -12,7 +12,7 @@
 #include "layout/partition.h"
 #include "muster/problem.h"
 #include "plan/matrices.h"
-#include "plan/statistics.h"
+#include "plan/normuon_statistics.h"
 
 namespace muster::plan {
 
@@ -45,7 +45,7 @@ struct HolderSet {
 };
 
 // How kinds of parameters lie over the ranks: one bit for all kinds of which the same ranks hold the same.
-using Spreads = uint32_t;
+using Distributions = uint32_t;
 
 // Matrices that cost the same wherever they go.
 struct MatrixClass {
@@ -53,14 +53,14 @@ struct MatrixClass {
   int32_t holder_set = 0;
   // Like a holder set, of the ranks that keep NorMuon's statistics: `elements` are lines. -1: no holder keeps them.
   int32_t line_set = -1;
-  bool lines_elsewhere = false;  // some rank keeps statistics of a matrix and holds no element of it
-  int32_t shape = 0;             // equal for matrices that are orthogonalized in one batch
-  int64_t in_bytes = 0;          // of one element on its way to the owner
-  int64_t out_bytes = 0;         // of one element on its way back
-  bool all_replicas = false;     // every replica sends its raw gradient (grad_sync)
-  bool each_momentum = false;    // every replica keeps momentum, whichever of them sends
-  bool weights_back = false;     // the owner holds the matrix whole and returns new weights, not updates
-  Spreads spreads = 0;           // of the kinds that it is part of
+  bool lines_elsewhere = false;     // some rank keeps statistics of a matrix and holds no element of it
+  int32_t shape = 0;                // equal for matrices that are orthogonalized in one batch
+  int64_t in_bytes = 0;             // of one element on its way to the owner
+  int64_t out_bytes = 0;            // of one element on its way back
+  bool all_replicas = false;        // every replica sends its raw gradient (grad_sync)
+  bool each_momentum = false;       // every replica keeps momentum, whichever of them sends
+  bool weights_back = false;        // the owner holds the matrix whole and returns new weights, not updates
+  Distributions distributions = 0;  // of the kinds that it is part of
 };
 
 class Catalog {
@@ -91,7 +91,7 @@ class Catalog {
   const layout::Partition& partition(int32_t parameter) const { return kinds_[kind_of_[parameter]].partition; }
   const MatrixGrid& grid(int32_t parameter) const { return *kinds_[kind_of_[parameter]].grid; }
   // Null unless the holders of the parameter keep NorMuon's statistics.
-  const Statistics* statistics(int32_t parameter) const {
+  const NormuonStatistics* statistics(int32_t parameter) const {
     const auto& found = kinds_[kind_of_[parameter]].statistics;
     return found ? &*found : nullptr;
   }
@@ -102,18 +102,18 @@ class Catalog {
     return partition(parameter).replicas() == 1 || problem_.parameters[parameter].state_keeper == StateKeeper::kHolders;
   }
 
-  Spreads spread(int32_t parameter) const { return kinds_[kind_of_[parameter]].spread; }
+  Distributions distribution(int32_t parameter) const { return kinds_[kind_of_[parameter]].distribution; }
   // Whether any two ranks that hold the same shard of one of `these` hold the same of all `others`: who sends both of
   // them all that they hold of these and others sends both the same.
-  bool replicas_alike(Spreads these, Spreads others) const;
+  bool replicas_alike(Distributions these, Distributions others) const;
 
  private:
   struct Kind {
     layout::Partition partition;
     std::optional<MatrixGrid> grid;  // none for elementwise parameters
-    std::optional<Statistics> statistics;
-    std::vector<int32_t> classes;  // of each matrix
-    Spreads spread = 0;            // a bit; none for what never travels, or if nothing has replicas
+    std::optional<NormuonStatistics> statistics;
+    std::vector<int32_t> classes;    // of each matrix
+    Distributions distribution = 0;  // a bit; none for what never travels, or if nothing has replicas
   };
   friend class CatalogBuilder;
 
@@ -125,7 +125,7 @@ class Catalog {
   std::vector<int32_t> parameter_of_;
   std::vector<MatrixClass> classes_;
   std::vector<HolderSet> holder_sets_;
-  std::vector<Spreads> alike_;  // by bit, those for which replicas_alike
+  std::vector<Distributions> alike_;  // by bit, those for which replicas_alike
 };
 
 // One parameter of each kind among these, and how many of the kind there are.
@@ -134,8 +134,5 @@ struct KindCount {
   int64_t number = 0;
 };
 std::vector<KindCount> count_kinds(const Catalog& catalog, const std::vector<int32_t>& parameters);
-
-// Equal for parameters whose elements lie alike and that are read as the same matrices.
-std::string kind_key(const Parameter& parameter);
 
 }  // namespace muster::plan

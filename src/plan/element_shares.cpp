@@ -1,4 +1,4 @@
-#include "plan/shares.h"
+#include "plan/element_shares.h"
 
 #include <algorithm>
 #include <map>

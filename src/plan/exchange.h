@@ -12,7 +12,7 @@
 #include "muster/plan.h"
 #include "plan/catalog.h"
 #include "plan/matrices.h"
-#include "plan/statistics.h"
+#include "plan/normuon_statistics.h"
 
 namespace muster::plan {
 
@@ -20,17 +20,18 @@ struct Segment {
   int32_t parameter = 0;
   int32_t matrix = -1;  // -1: a range of an elementwise parameter
   // Where the piece sits in the holder's shard (first) and in the matrix (second); for a range, in both the shard.
-  layout::Overlap piece;
+  layout::Intersection piece;
   int64_t offset = 0;  // in its message, in bytes; packed row-major. What no segment covers is zeros
 
   int64_t elements() const { return piece.box.volume(); }
 };
 
-// Statistics of a matrix that the holder of a parameter keeps (plan/statistics.h): f32, before everything else.
+// NormuonStatistics of a matrix that the holder of a parameter keeps (plan/normuon_statistics.h): f32, before
+// everything else.
 struct LineSegment {
   int32_t parameter = 0;
   int32_t matrix = 0;
-  Statistics::Part part;
+  NormuonStatistics::Part part;
   int64_t offset = 0;  // in its message, in bytes
 };
 

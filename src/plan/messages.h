@@ -18,7 +18,7 @@ class MessageCounter {
   // Exact up to 16,384 ranks; beyond, pairs that several calls name count several times.
   void count(std::vector<int64_t>& sent, std::vector<int64_t>& received);
   // By rank, the least one of those it exchanges with, directly or through others; itself if there are none.
-  std::vector<int32_t> circles() const;
+  std::vector<int32_t> connected() const;
   void clear() { groups_.clear(); }
 
  private:

@@ -13,7 +13,7 @@ inline constexpr int64_t kLineBytes = 4;
 
 // Lines between the rank that keeps them and one that orthogonalizes the matrix. Both may be the same rank.
 struct LineRoute {
-  Statistics::Part part;
+  NormuonStatistics::Part part;
   int32_t keeper = 0;
   int32_t assembler = 0;
   bool in = false;   // they travel to the assembler

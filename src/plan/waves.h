@@ -22,13 +22,13 @@ enum class WaveCut : uint8_t {
 // Matrices in the order of their waves, ready to be cut into any number of them. The first two cuts keep those that
 // travel apart from those that stay home: the latter hide the exchanges; and those with an owner in each replica from
 // those with one.
-class Lineup {
+class WaveCutter {
  public:
-  Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut,
-         WaveOrder order);
+  WaveCutter(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut,
+             WaveOrder order);
   // All matrices in one row, in the order of their parameters.
-  Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
-         const std::vector<int32_t>& order);
+  WaveCutter(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
+             const std::vector<int32_t>& order);
 
   // A wave for every matrix, 0 to K - 1, each used; K is at most `count`.
   std::vector<int32_t> waves(int32_t count) const;

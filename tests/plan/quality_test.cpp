@@ -3,8 +3,8 @@
 
 #include "plan/cost_model/plan_cost.h"
 #include "plan/cost_model/rank_load.h"
+#include "plan/element_shares.h"
 #include "plan/replicas.h"
-#include "plan/shares.h"
 #include "support/problems.h"
 
 namespace muster {
@@ -47,8 +47,8 @@ TEST(Ledgers, AgreeWithTheAccount) {
     const Plan plan = make_plan(problem, options);
     const plan::Catalog catalog(problem);
     const plan::CostModel cost(catalog, options.cost, plan::repeated_classes(catalog, plan));
-    const PlanSummary summary = plan::account(catalog, cost, plan);
-    const plan::Ledger ledger = plan::replay(catalog, cost, plan.owner);
+    const PlanSummary summary = plan::plan_cost(catalog, cost, plan);
+    const plan::RankLoad ledger = plan::load_with_owners(catalog, cost, plan.owner);
     std::vector<int64_t> shares(problem.ranks);
     for (const ElementShare& share : plan.shares) {
       plan::add_share_ns(problem, cost, plan.families[share.family], share, shares);

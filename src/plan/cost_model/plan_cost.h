@@ -11,7 +11,7 @@ namespace muster::plan {
 void check_fits(const Catalog& catalog, const Plan& plan);
 
 // Everything but largest_matrix_ns, which no search needs.
-PlanSummary account(const Catalog& catalog, const CostModel& cost, const Plan& plan);
+PlanSummary plan_cost(const Catalog& catalog, const CostModel& cost, const Plan& plan);
 int64_t largest_matrix_ns(const Catalog& catalog, const CostModel& cost, const Plan& plan);
 
 }  // namespace muster::plan

@@ -10,10 +10,10 @@
 
 namespace muster::plan {
 
-class Ledger {
+class RankLoad {
  public:
   // Holders pay for what they hold; nothing is owned. Exchanges weigh `exchange_percent`.
-  Ledger(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent = 100);
+  RankLoad(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent = 100);
 
   int64_t total(int32_t rank) const { return loads_[rank].total(percent_); }
   int64_t sum() const { return sum_; }
@@ -47,8 +47,8 @@ class Ledger {
   int64_t sum_ = 0;
 };
 
-// The ledger of finished ownership.
-Ledger replay(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
-              int64_t exchange_percent = 100);
+// The load of finished ownership.
+RankLoad load_with_owners(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
+                          int64_t exchange_percent = 100);
 
 }  // namespace muster::plan

@@ -7,12 +7,13 @@
 
 #include <fmt/format.h>
 
+#include "base/text.h"
 #include "muster/error.h"
 #include "plan/cost_model/plan_cost.h"
 #include "plan/cost_model/rank_load.h"
+#include "plan/element_shares.h"
 #include "plan/ownership.h"
 #include "plan/replicas.h"
-#include "plan/shares.h"
 #include "plan/strategies/strategies.h"
 #include "plan/waves.h"
 
@@ -79,16 +80,14 @@ class Search {
     for (int32_t j = 0; j < catalog_.matrix_count() && cap > 0; ++j) {
       const int64_t bytes = cost_.workspace_bytes(catalog_.class_at(j).matrix);
       if (bytes <= cap) continue;
-      throw InvalidArgument(fmt::format("scratch cap of {} MiB is below the {} MiB that a {}x{} matrix of '{}' takes",
-                                        cap / kMiB, mib(bytes), catalog_.rows(j), catalog_.columns(j),
-                                        catalog_.problem().parameters[catalog_.parameter_of(j)].name));
+      base::fail("scratch cap of {} MiB is below the {} MiB that a {}x{} matrix of '{}' takes", cap / kMiB, mib(bytes),
+                 catalog_.rows(j), catalog_.columns(j), catalog_.problem().parameters[catalog_.parameter_of(j)].name);
     }
   }
 
   [[noreturn]] void refuse() const {
-    throw InvalidArgument(
-        fmt::format("scratch cap of {} MiB: {} would take at least {} MiB", options_.scratch_bytes / kMiB,
-                    options_.waves > 0 ? fmt::format("{} waves", options_.waves) : "any plan", mib(least_scratch_)));
+    base::fail("scratch cap of {} MiB: {} would take at least {} MiB", options_.scratch_bytes / kMiB,
+               options_.waves > 0 ? fmt::format("{} waves", options_.waves) : "any plan", mib(least_scratch_));
   }
 
   // Those whose rules cover the problem, each once.
@@ -152,8 +151,8 @@ class Search {
     }
     std::vector<int64_t> totals(catalog_.problem().ranks);
     if (share_percent != kEvenShares) {
-      const Ledger ledger = replay(catalog_, cost, plan.owner, share_percent);
-      for (int32_t r = 0; r < catalog_.problem().ranks; ++r) totals[r] = ledger.total(r);
+      const RankLoad load = load_with_owners(catalog_, cost, plan.owner, share_percent);
+      for (int32_t r = 0; r < catalog_.problem().ranks; ++r) totals[r] = load.total(r);
     }
     share_elements(catalog_, cost_, share_percent != kEvenShares ? share_percent : 100, totals, plan);
     return plan;
@@ -224,7 +223,7 @@ class Search {
   // The fastest cut into waves that keeps the scratch cap, if any does.
   std::optional<Found> best_waves(const Plan& owned, WaveCut cut, const std::vector<int32_t>& counts) {
     const CostModel& cost = cost_of(repeated_classes(catalog_, owned));
-    const Lineup lineup(catalog_, cost, owned.owner, cut, options_.wave_order);
+    const WaveCutter lineup(catalog_, cost, owned.owner, cut, options_.wave_order);
     std::optional<Found> best;
     int32_t fruitless = 0;
     for (const int32_t count : counts) {
@@ -240,7 +239,7 @@ class Search {
   // The fewest waves that keep the scratch cap: how far they hide behind what makes the gradients is not predicted.
   Plan in_order(const Plan& owned, const std::vector<int32_t>& counts) {
     const CostModel& cost = cost_of(repeated_classes(catalog_, owned));
-    const Lineup lineup(catalog_, cost, owned.owner, options_.order);
+    const WaveCutter lineup(catalog_, cost, owned.owner, options_.order);
     std::optional<Found> found;
     for (const int32_t count : counts) {
       if (options_.waves == 0 && count < kOrderedWaves) continue;
@@ -258,7 +257,7 @@ class Search {
   Outcome keep_faster(Plan plan, std::optional<Found>& best, int64_t worth_more = kWorthMoreWaves) {
     const auto last = std::max_element(plan.wave.begin(), plan.wave.end());
     plan.waves.assign(last == plan.wave.end() ? 1 : *last + 1, {});
-    const PlanSummary summary = account(catalog_, cost_, plan);
+    const PlanSummary summary = plan_cost(catalog_, cost_, plan);
     if (least_scratch_ == 0) least_scratch_ = summary.scratch_bytes_max;
     least_scratch_ = std::min(least_scratch_, summary.scratch_bytes_max);
     if (options_.scratch_bytes > 0 && summary.scratch_bytes_max > options_.scratch_bytes) return Outcome::kDoesNotFit;

@@ -1,3 +1,5 @@
+#include "kernels/cuda/gemm_sm90/gemm.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -10,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include "device_memory.h"
-#include "kernels/cuda/gemm_sm90/gemm.h"
 #include "kernels/cuda/newton_schulz/cuda_cublas.h"
 #include "muster/error.h"
 

@@ -1,9 +1,10 @@
+#include "kernels/cuda/elementwise/gradient_checks.h"
+
 #include <cmath>
 #include <limits>
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/elementwise/gradient_checks.h"
 #include "twin.h"
 
 namespace muster::kernels::cuda {

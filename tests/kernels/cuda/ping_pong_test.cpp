@@ -1,4 +1,6 @@
 // A model of the barriers of one block of product_kernel.cuh: whoever is late, everybody comes to an end.
+#include "kernels/cuda/gemm_sm90/ping_pong.h"
+
 #include <algorithm>
 #include <array>
 #include <random>
@@ -7,8 +9,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-
-#include "kernels/cuda/gemm_sm90/ping_pong.h"
 
 namespace muster::kernels::cuda {
 namespace {

@@ -1,9 +1,9 @@
+#include "kernels/cuda/gemm_sm90/tile_scheduler.h"
+
 #include <map>
 #include <utility>
 
 #include <gmock/gmock.h>
-
-#include "kernels/cuda/gemm_sm90/tile_scheduler.h"
 
 namespace muster::kernels::cuda {
 namespace {
