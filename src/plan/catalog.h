@@ -1,7 +1,7 @@
 // Every matrix of a problem, who holds how much of it, and which matrices are alike.
 //
-// Layers repeat, so a model has few kinds of parameters and few classes of matrices. Everything that costs work is done
-// once a class: 61,440 expert matrices on 2048 ranks are 2 classes of 2048 holders, not 126 million pieces.
+// Layers repeat, so a model has few kinds of parameters and few classes of matrices. Expensive work is done once per
+// class: 61,440 expert matrices on 2048 ranks are 2 classes of 2048 holders, not 126 million pieces.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct HolderSet {
   std::vector<Holder> holders;
   int32_t replicas = 1;
   int32_t peers = 0;                // equal for sets of the same ranks
-  int64_t largest = 0;              // elements of the fullest holder
+  int64_t largest = 0;              // elements of the holder with the most
   std::vector<int32_t> by_replica;  // ranks, replica after replica, ascending in each; empty if there is one
 
   const Holder* find(int32_t rank) const;
@@ -38,20 +38,20 @@ struct HolderSet {
   int32_t of_replica() const { return static_cast<int32_t>(holders.size()) / replicas; }
   // The rank that stands in `replica` where `rank`, a holder, stands in its own.
   int32_t counterpart(int32_t rank, int32_t replica) const;
-  // Whether nothing travels: who orthogonalizes a matrix is the only holder, of all or in each replica.
+  // True if nothing travels: the owner is the only holder, of the matrix or in each replica.
   bool stays_home(int32_t owner, bool each_replica) const;
-  // Whose pieces an owner gathers, unless every replica sends: its own replica's, or where it holds nothing, any.
+  // The replica whose pieces an owner gathers, unless every replica sends: its own, or if it holds nothing, any.
   int32_t source_replica(int32_t owner) const;
 };
 
-// How kinds of parameters lie over the ranks: one bit for all kinds of which the same ranks hold the same.
+// A set of distributions over the ranks, one bit each. Kinds share a bit if the same ranks hold the same of them.
 using Distributions = uint32_t;
 
 // Matrices that cost the same wherever they go.
 struct MatrixClass {
   Matrix matrix;
   int32_t holder_set = 0;
-  // Like a holder set, of the ranks that keep NorMuon's statistics: `elements` are lines. -1: no holder keeps them.
+  // The ranks that keep NorMuon's statistics, as a holder set whose `elements` are lines. -1: no holder keeps them.
   int32_t line_set = -1;
   bool lines_elsewhere = false;     // some rank keeps statistics of a matrix and holds no element of it
   int32_t shape = 0;                // equal for matrices that are orthogonalized in one batch
@@ -103,8 +103,8 @@ class Catalog {
   }
 
   Distributions distribution(int32_t parameter) const { return kinds_[kind_of_[parameter]].distribution; }
-  // Whether any two ranks that hold the same shard of one of `these` hold the same of all `others`: who sends both of
-  // them all that they hold of these and others sends both the same.
+  // True if any two ranks that hold the same shard of one of `these` hold the same of all `others`: a rank that sends
+  // both of them all that they hold of these and others sends both the same.
   bool replicas_alike(Distributions these, Distributions others) const;
 
  private:

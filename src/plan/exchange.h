@@ -1,8 +1,8 @@
 // What one rank sends and receives in one wave, generated for that rank alone.
 //
-// Sender and receiver generate the same segments in the same order without talking: by matrix, then by the runs of the
-// matrix and of the holder's shard; element ranges last. Four-byte elements come before two-byte ones, so that every
-// segment is aligned to its elements without padding.
+// Sender and receiver compute the same segments in the same order, without communication: by matrix, then by the runs
+// of the matrix and of the holder's shard; element ranges last. Four-byte elements come before two-byte ones, so that
+// every segment is aligned to its elements without padding.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Segment {
   int64_t elements() const { return piece.box.volume(); }
 };
 
-// NormuonStatistics of a matrix that the holder of a parameter keeps (plan/normuon_statistics.h): f32, before
+// NorMuon's statistics of a matrix that the holder of a parameter keeps (plan/normuon_statistics.h): f32, before
 // everything else.
 struct LineSegment {
   int32_t parameter = 0;

@@ -27,8 +27,8 @@ class RankLoad {
   int64_t total_without(int32_t rank, int32_t c) const;
   int64_t total_swapped(int32_t rank, int32_t gives, int32_t takes) const;
 
-  // What a matrix of class c starts on a rank by itself: a batch if no other there has its shape, messages if no other
-  // has its holders. `owned` is 1 if the rank already owns this matrix, else 0.
+  // The batch and messages that a matrix of class c alone starts on a rank: a batch if no other matrix there has its
+  // shape, messages if no other has its holders. `owned` is 1 if the rank already owns this matrix, else 0.
   int64_t start_ns(int32_t rank, int32_t c, int32_t owned) const;
 
  private:
@@ -47,7 +47,7 @@ class RankLoad {
   int64_t sum_ = 0;
 };
 
-// The load of finished ownership.
+// The load under a complete assignment of owners.
 RankLoad load_with_owners(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
                           int64_t exchange_percent = 100);
 

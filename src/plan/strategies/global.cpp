@@ -223,12 +223,12 @@ class Search {
   // The fastest cut into waves that keeps the scratch cap, if any does.
   std::optional<Found> best_waves(const Plan& owned, WaveCut cut, const std::vector<int32_t>& counts) {
     const CostModel& cost = cost_of(repeated_classes(catalog_, owned));
-    const WaveCutter lineup(catalog_, cost, owned.owner, cut, options_.wave_order);
+    const WaveCutter cutter(catalog_, cost, owned.owner, cut, options_.wave_order);
     std::optional<Found> best;
     int32_t fruitless = 0;
     for (const int32_t count : counts) {
       Plan plan = owned;
-      plan.wave = lineup.waves(count);
+      plan.wave = cutter.waves(count);
       const Outcome outcome = keep_faster(std::move(plan), best);
       if (outcome == Outcome::kKept) fruitless = 0;
       if (outcome == Outcome::kSlower && ++fruitless == kPatience) break;
@@ -239,12 +239,12 @@ class Search {
   // The fewest waves that keep the scratch cap: how far they hide behind what makes the gradients is not predicted.
   Plan in_order(const Plan& owned, const std::vector<int32_t>& counts) {
     const CostModel& cost = cost_of(repeated_classes(catalog_, owned));
-    const WaveCutter lineup(catalog_, cost, owned.owner, options_.order);
+    const WaveCutter cutter(catalog_, cost, owned.owner, options_.order);
     std::optional<Found> found;
     for (const int32_t count : counts) {
       if (options_.waves == 0 && count < kOrderedWaves) continue;
       Plan plan = owned;
-      plan.wave = lineup.waves(count);
+      plan.wave = cutter.waves(count);
       if (keep_faster(std::move(plan), found) == Outcome::kKept) return std::move(found->plan);
     }
     refuse();
