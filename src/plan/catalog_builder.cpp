@@ -12,10 +12,10 @@ namespace muster::plan {
 
 namespace {
 
-// Of work on flat layouts that are cut along dims too, where every rank has to be looked at for every matrix.
+// Limits the work on flat layouts that are also cut along dims, where every rank is tested against every matrix.
 constexpr int64_t kMaxPairs = int64_t{1} << 27;
 
-// Ways to lie over the ranks that are told apart; a model has a few.
+// Distributions over the ranks that have a bit of their own; a model has a few.
 constexpr size_t kMostDistributions = 31;
 
 auto tie(const MatrixClass& c) {
@@ -46,7 +46,7 @@ class CatalogBuilder {
   }
 
  private:
-  // How a range of one dim falls over its pieces.
+  // One piece's part of a range of one dim.
   struct CutPiece {
     int32_t piece;
     int64_t length;
@@ -54,7 +54,7 @@ class CatalogBuilder {
   };
   using Cut = std::vector<CutPiece>;
 
-  // For every rank the first rank that holds the same of a kind; -1 if it holds nothing.
+  // Per rank, the first rank that holds the same of a kind; -1 if it holds nothing.
   std::vector<int32_t> twins(const layout::Partition& partition) const {
     std::vector<int32_t> twin(c_.problem_.ranks, -1);
     for (int32_t p = 0; p < partition.positions(); ++p) {
@@ -68,14 +68,14 @@ class CatalogBuilder {
     if (std::none_of(c_.kinds_.begin(), c_.kinds_.end(), is_replicated)) return;
     std::vector<std::vector<int32_t>> distributions;
     for (Catalog::Kind& kind : c_.kinds_) {
-      if (!kind.grid && !is_replicated(kind)) continue;  // updated where it is
+      if (!kind.grid && !is_replicated(kind)) continue;  // updated in place
       std::vector<int32_t> twin = twins(kind.partition);
       size_t bit = std::find(distributions.begin(), distributions.end(), twin) - distributions.begin();
       if (bit == distributions.size() && bit < kMostDistributions) distributions.push_back(std::move(twin));
       kind.distribution = Distributions{1} << std::min(bit, kMostDistributions);
       for (const int32_t c : kind.classes) c_.classes_[c].distributions |= kind.distribution;
     }
-    // The bit past the last is for all the rest, which is like nothing.
+    // All further distributions share the bit past the last, which is alike to none.
     c_.alike_.assign(kMostDistributions + 1, 0);
     for (size_t a = 0; a < distributions.size(); ++a) {
       for (size_t b = 0; b < distributions.size(); ++b) {
@@ -141,7 +141,7 @@ class CatalogBuilder {
     return set;
   }
 
-  // Replicas have the numbers that they have in the parameter.
+  // Numbers replicas as the parameter does.
   int32_t line_set(const Catalog::Kind& kind, int32_t index) {
     std::vector<int64_t> key = kind.statistics->keepers_key(index);
     const auto known = line_sets_.find(key);
@@ -215,7 +215,7 @@ class CatalogBuilder {
     return at->second;
   }
 
-  // The positions that can hold some of these runs: those whose range meets theirs where only ranges are cut, else all.
+  // The positions that may hold some of these runs: if only ranges are cut, those whose range intersects; else all.
   std::vector<int32_t> positions_near(const layout::Partition& partition, const std::vector<layout::Run>& runs) {
     if (ranges_.empty()) {
       for (int32_t p = 0; p < partition.positions(); ++p) {
@@ -289,7 +289,7 @@ class CatalogBuilder {
   std::map<decltype(tie(MatrixClass{})), int32_t> classes_;
   std::unordered_map<std::string, int32_t> holder_sets_;
   std::unordered_map<std::string, int32_t> peers_;
-  // Of the kind at hand.
+  // For the kind that is being added.
   std::map<Cut, int32_t> cuts_;
   std::vector<const Cut*> cut_by_id_;
   std::vector<std::map<std::pair<int64_t, int64_t>, int32_t>> cut_at_;
@@ -297,7 +297,7 @@ class CatalogBuilder {
   std::map<std::vector<int64_t>, int32_t> line_sets_;
   std::unordered_map<int32_t, std::vector<layout::Run>> shards_;  // by position
   std::vector<layout::Partition::PieceInterval> ranges_;          // local ranges and their positions, ascending
-  int64_t pairs_ = 0;                                             // looked at so far, over all kinds
+  int64_t pairs_ = 0;                                             // tested so far, over all kinds
 };
 
 Catalog::Catalog(const Problem& problem) : problem_(problem) { CatalogBuilder(*this).build(); }

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kShown = 8;
 constexpr size_t kAlternatives = 5;
 
-// What any rank would pay for a matrix, beside everything else it does.
+// What each rank would pay for a matrix in addition to its other work.
 class Candidates {
  public:
   Candidates(const Catalog& catalog, const Plan& plan, const CostTable& table)

@@ -12,11 +12,11 @@ namespace muster::plan {
 
 namespace {
 
-// A rank this far above the mean may send whole matrices away to ranks that hold nothing of them.
+// A rank above the mean by more than 1 / this may give matrices to ranks that hold nothing of them.
 constexpr int64_t kFarFraction = 32;
-// Close enough to the bound to stop.
+// Stop within 1 / this of the bound.
 constexpr int64_t kDoneFraction = 256;
-// How many of the least loaded ranks a move or swap looks at.
+// The number of least loaded ranks that a move or swap considers.
 constexpr size_t kTargets = 8;
 // Holder lists up to this length are searched whole.
 constexpr size_t kFewHolders = 64;
@@ -41,8 +41,8 @@ class Assignment {
  private:
   int64_t work(int32_t c) const { return cost_.orthogonalize_ns(c) + cost_.normalize_ns(c); }
 
-  // Whole holders if there are any: nothing has to move in. Otherwise all holders. Of the first replica, if each has an
-  // owner: the others do as it does.
+  // Ranks that hold the matrix whole, if there are any: nothing has to move in. Otherwise all holders. If each replica
+  // has an owner, those of the first replica: the others follow it.
   std::vector<int32_t> candidates(int32_t c) const {
     const MatrixClass& matrices = catalog_.classes()[c];
     const HolderSet& set = catalog_.holder_set(matrices);
@@ -97,7 +97,7 @@ class Assignment {
     return classes;
   }
 
-  // Moving from one rank to the other does not make a matrix travel that did not before.
+  // True if the move does not make a matrix travel that did not travel before.
   bool is_near(int32_t c, int32_t from, int32_t to) const {
     const MatrixClass& matrices = catalog_.classes()[c];
     const HolderSet& set = catalog_.holder_set(matrices);
