@@ -89,18 +89,6 @@ if(MUSTER_CUDA)
   find_package(CUDAToolkit REQUIRED)
 endif()
 
-# Keeps either src/kernels/cuda/no_cuda.cpp or the rest of that folder.
-function(muster_choose_cuda_sources list)
-  if(MUSTER_CUDA)
-    list(FILTER ${list} EXCLUDE REGEX "/src/kernels/cuda/no_cuda\\.cpp$")
-  else()
-    set(no_cuda ${PROJECT_SOURCE_DIR}/src/kernels/cuda/no_cuda.cpp)
-    list(FILTER ${list} EXCLUDE REGEX "/src/kernels/cuda/")
-    list(APPEND ${list} ${no_cuda})
-  endif()
-  set(${list} ${${list}} PARENT_SCOPE)
-endfunction()
-
 # Device code, as objects of their own: what the C++ compiler is told does not suit nvcc.
 function(muster_add_cuda_kernels)
   if(NOT MUSTER_CUDA)

@@ -7,13 +7,3 @@ if(NOT MUSTER_PORTABLE)
   find_package(MPI COMPONENTS CXX)
   set(MUSTER_MPI ${MPI_CXX_FOUND})
 endif()
-
-# Keeps either src/comm/mpi/no_mpi.cpp or the rest of that folder.
-function(muster_choose_mpi_sources list)
-  if(MUSTER_MPI)
-    list(FILTER ${list} EXCLUDE REGEX "/src/comm/mpi/no_mpi\\.cpp$")
-  else()
-    list(FILTER ${list} EXCLUDE REGEX "/src/comm/mpi/mpi[^/]*\\.cpp$")
-  endif()
-  set(${list} ${${list}} PARENT_SCOPE)
-endfunction()

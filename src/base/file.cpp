@@ -1,6 +1,5 @@
 #include "base/file.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
 #include <system_error>
@@ -13,16 +12,7 @@
 
 namespace muster::base {
 
-using base::fail;
-
-std::string path_text(const std::string& path) {
-  std::string text = "'";
-  for (const char c : path) {
-    const auto byte = static_cast<unsigned char>(c);
-    text += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
-  }
-  return text + "'";
-}
+std::string path_text(const std::string& path) { return "'" + escaped(path) + "'"; }
 
 void fail_system(const char* verb, const std::string& path) {
   fail("cannot {} {}: {}", verb, path_text(path), std::generic_category().message(errno));
@@ -104,7 +94,7 @@ void sync_directory(const std::string& path) {
   const int error = errno;
   ::close(descriptor);
   errno = error;
-  // Some file systems know no such thing.
+  // Some file systems cannot sync a directory.
   if (result != 0 && error != EINVAL) fail_system("write", path);
 }
 

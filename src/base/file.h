@@ -1,4 +1,5 @@
-// Files by position, for many ranks at once. What the system refuses is an InvalidArgument with the path and its words.
+// Files read and written by position, for many ranks at once. A failed system call throws InvalidArgument with the path
+// and the system's message.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@ namespace muster::base {
 
 class File {
  public:
-  // For writing; nothing of that name may exist.
+  // Opens a new file to write. Fails if the name exists.
   static File create(std::string path);
   static File open_to_write(std::string path);
   // Fails unless it is a regular file: a pipe would block.
@@ -22,8 +23,8 @@ class File {
   int64_t bytes() const;
   void resize(int64_t bytes) const;
   void write_at(int64_t offset, const void* data, int64_t bytes) const;
-  void read_at(int64_t offset, void* data, int64_t bytes) const;  // fails if the file ends before
-  // To the disk, then closes: a full disk may show here first.
+  void read_at(int64_t offset, void* data, int64_t bytes) const;  // fails if the file is shorter
+  // Syncs to the disk, then closes. A full disk may be reported only here.
   void finish();
 
  private:
@@ -33,13 +34,13 @@ class File {
   int descriptor_ = -1;
 };
 
-// In quotes and whole, however long: the name is at the end. Control characters as \xNN.
+// Escaped, in quotes and uncut: the file's name is at the end.
 std::string path_text(const std::string& path);
 
 // Throws InvalidArgument: cannot <verb> '<path>': what errno says.
 [[noreturn]] void fail_system(const char* verb, const std::string& path);
 
-// Makes names that were created, renamed or removed in it last.
+// Makes the creation, renaming and removal of its files durable.
 void sync_directory(const std::string& path);
 
 }  // namespace muster::base

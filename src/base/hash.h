@@ -11,15 +11,18 @@
 
 namespace muster::base {
 
+inline constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;  // the increment of splitmix64
+
+// The finalizer of splitmix64: every bit of the input reaches every bit of the result.
+inline uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
 class Hash {
  public:
-  void add(uint64_t value) {
-    // The finalizer of splitmix64 over a running sum: cheap, and every bit of the input reaches every bit of the state.
-    state_ += value + 0x9e3779b97f4a7c15;
-    state_ = (state_ ^ (state_ >> 30)) * 0xbf58476d1ce4e5b9;
-    state_ = (state_ ^ (state_ >> 27)) * 0x94d049bb133111eb;
-    state_ ^= state_ >> 31;
-  }
+  void add(uint64_t value) { state_ = mix(state_ + value + kGolden); }
   void add(int64_t value) { add(static_cast<uint64_t>(value)); }
   void add(int32_t value) { add(static_cast<int64_t>(value)); }
   void add(double value) { add(std::bit_cast<uint64_t>(value)); }

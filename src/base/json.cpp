@@ -10,10 +10,10 @@ namespace muster::base {
 
 namespace {
 
-// Follows the parser, which by itself keeps the last of two equal keys and nests without end.
-class Watch {
+// The parser's callback: the parser alone keeps the last of two equal keys and has no limit on nesting.
+class Checks {
  public:
-  explicit Watch(std::string_view where) : where_(where) {}
+  explicit Checks(std::string_view where) : where_(where) {}
 
   bool operator()(int, Json::parse_event_t event, Json& value) {
     using Event = Json::parse_event_t;
@@ -45,8 +45,8 @@ class Watch {
 Json parse_json(std::string_view text, std::string_view where) {
   try {
     // By reference: the parser copies its callback.
-    Watch watch(where);
-    return Json::parse(text, std::ref(watch));
+    Checks checks(where);
+    return Json::parse(text, std::ref(checks));
   } catch (const Json::parse_error& error) {
     const std::string_view read = text.substr(0, error.byte > 0 ? error.byte - 1 : 0);
     const auto line = std::count(read.begin(), read.end(), '\n') + 1;

@@ -1,4 +1,4 @@
-// Reading JSON that nobody vouches for: every error is one line with the place and the value.
+// Reads untrusted JSON. Every error is one line with the place and the value.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 
 inline constexpr int64_t kMaxInteger = INT64_MAX;
 
-// `where` opens every message: a file, or a file and a parameter. Fails on malformed text, keys given twice, deep
+// `where` begins every message: a file, or a file and a parameter. Fails on malformed text, duplicate keys, deep
 // nesting and absurd sizes.
 Json parse_json(std::string_view text, std::string_view where);
 
@@ -28,7 +28,7 @@ double to_number(const Json& value, std::string_view where, std::string_view key
 const std::string& to_string(const Json& value, std::string_view where, std::string_view key);
 const Json& to_array(const Json& value, std::string_view where, std::string_view key);
 
-// The members of an object, each asked for by name; finish() fails on those nobody asked for.
+// The members of an object, each read by name. finish() fails on members that were not read.
 class Members {
  public:
   Members(const Json& object, std::string where);

@@ -1,4 +1,4 @@
-// How much a file may ask for. Real models are far below; a hostile file of a few bytes must not fill the memory.
+// Limits on what a file may ask for. Real models stay far below; a hostile file of a few bytes must not exhaust memory.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline constexpr int64_t kMaxHeads = 65536;
 
 struct Limits {
   int64_t parameters = 1'000'000;              // after expanding layers
-  int64_t parameter_bytes = int64_t{1} << 29;  // what they take in memory, blocks and explicit sizes included
+  int64_t parameter_bytes = int64_t{1} << 29;  // in memory, blocks and explicit sizes included
 };
 
 }  // namespace muster::base

@@ -14,20 +14,24 @@ bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x
 
 }  // namespace
 
-std::string in_quotes(std::string_view text) {
-  constexpr size_t kShown = 120;
-  size_t end = std::min(text.size(), kShown);
-  // Not in the middle of a UTF-8 character.
-  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  std::string result = "'";
-  for (const char c : text.substr(0, end)) {
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
     if (is_control(c)) {
       fmt::format_to(std::back_inserter(result), "\\x{:02x}", static_cast<unsigned char>(c));
     } else {
       result += c;
     }
   }
-  return result + (end < text.size() ? "...'" : "'");
+  return result;
+}
+
+std::string in_quotes(std::string_view text) {
+  constexpr size_t kShown = 120;
+  size_t end = std::min(text.size(), kShown);
+  // Not in the middle of a UTF-8 character.
+  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return "'" + escaped(text.substr(0, end)) + (end < text.size() ? "...'" : "'");
 }
 
 void check_name(std::string_view name, std::string_view where, std::string_view what) {

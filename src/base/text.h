@@ -14,13 +14,27 @@
 
 namespace muster::base {
 
+// Throws InvalidArgument.
 template <typename... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw InvalidArgument(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// In single quotes, control characters escaped, long text cut: fit for a one-line message whatever the file holds.
+// Control characters as \xNN, so that a message stays one line whatever a file holds.
+std::string escaped(std::string_view text);
+
+// Escaped and in single quotes; long text is cut.
 std::string in_quotes(std::string_view text);
+
+// Lists in messages: all of a short one, the beginning of a long one.
+template <typename T>
+std::string list_text(const std::vector<T>& values) {
+  constexpr size_t kShown = 12;
+  std::string text = "[";
+  for (size_t i = 0; i < values.size() && i < kShown; ++i) text += (i > 0 ? "," : "") + std::to_string(values[i]);
+  if (values.size() > kShown) text += ",... " + std::to_string(values.size()) + " in all";
+  return text + "]";
+}
 
 // Fails unless `name` is 1 to kMaxNameBytes bytes without control characters. `what` as in "mesh name".
 void check_name(std::string_view name, std::string_view where, std::string_view what);

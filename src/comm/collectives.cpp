@@ -13,7 +13,7 @@ namespace muster::comm {
 
 namespace {
 
-// Gathers contributions, and reduces them once all are there and one's own has been taken by everybody.
+// Gathers contributions, and reduces them once all have arrived and every rank has received this one's.
 template <typename T>
 class Reduction final : public Request {
  public:
@@ -164,7 +164,7 @@ std::unique_ptr<Request> Collectives::broadcast(void* data, int64_t bytes, int32
 }
 
 std::unique_ptr<Request> Collectives::barrier(std::string_view label) {
-  // A byte from everybody; what it says nobody reads, so that one array serves all.
+  // One byte from every rank. The values are not read, so all calls may share one array.
   static const std::byte kHere{1};
   struct Arrivals final : Request {
     ~Arrivals() override = default;

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/text.h"
 #include "muster/error.h"
 
 namespace muster::comm {
@@ -18,35 +19,38 @@ const Message* find(const std::vector<Message>& messages, int32_t peer) {
   return at != messages.end() && at->peer == peer ? &*at : nullptr;
 }
 
-// Ascending peers; empty messages dropped, the one to oneself taken out and returned.
-template <typename Message>
-Message take_messages(std::span<const Message> given, std::vector<Message>& taken, int32_t rank, int32_t size,
-                      std::string_view name, std::string_view direction) {
-  Message self;
-  self.peer = rank;
-  for (const Message& message : given) {
-    if (message.peer < 0 || message.peer >= size) {
-      throw InvalidArgument(fmt::format("{}: {} rank {}, but there are {} ranks", name, direction, message.peer, size));
+// Checks one rank's messages of the operation `name`.
+struct Checker {
+  std::string_view name;
+  int32_t rank;
+  int32_t size;
+
+  // Sorts messages by peer, drops empty ones, and takes out and returns the one to `rank` itself.
+  template <typename Message>
+  Message take(std::span<const Message> given, std::vector<Message>& taken, std::string_view direction) const {
+    for (const Message& message : given) {
+      if (message.peer < 0 || message.peer >= size) {
+        base::fail("{}: {} rank {}, but there are {} ranks", name, direction, message.peer, size);
+      }
+      if (message.bytes < 0 || (message.bytes > 0 && message.data == nullptr)) {
+        base::fail("{}: {} bytes {} rank {} at {}", name, message.bytes, direction, message.peer,
+                   fmt::ptr(message.data));
+      }
+      if (message.bytes > 0) taken.push_back(message);
     }
-    if (message.bytes < 0 || (message.bytes > 0 && message.data == nullptr)) {
-      throw InvalidArgument(fmt::format("{}: {} bytes {} rank {} at {}", name, message.bytes, direction, message.peer,
-                                        fmt::ptr(message.data)));
-    }
-    if (message.bytes > 0) taken.push_back(message);
-  }
-  std::sort(taken.begin(), taken.end(), [](const Message& a, const Message& b) { return a.peer < b.peer; });
-  const auto twice = std::adjacent_find(taken.begin(), taken.end(),
-                                        [](const Message& a, const Message& b) { return a.peer == b.peer; });
-  if (twice != taken.end()) {
-    throw InvalidArgument(fmt::format("{}: two messages {} rank {}", name, direction, twice->peer));
-  }
-  const auto mine = std::find_if(taken.begin(), taken.end(), [&](const Message& m) { return m.peer == rank; });
-  if (mine != taken.end()) {
+    std::sort(taken.begin(), taken.end(), [](const Message& a, const Message& b) { return a.peer < b.peer; });
+    const auto twice = std::adjacent_find(taken.begin(), taken.end(),
+                                          [](const Message& a, const Message& b) { return a.peer == b.peer; });
+    if (twice != taken.end()) base::fail("{}: two messages {} rank {}", name, direction, twice->peer);
+    Message self;
+    self.peer = rank;
+    const auto mine = std::find_if(taken.begin(), taken.end(), [&](const Message& m) { return m.peer == rank; });
+    if (mine == taken.end()) return self;
     self = *mine;
     taken.erase(mine);
+    return self;
   }
-  return self;
-}
+};
 
 }  // namespace
 
@@ -55,8 +59,9 @@ Messages check_messages(std::string name, std::span<const Send> sends, std::span
   Messages messages;
   Posting& posting = messages.posting;
   posting.name = std::move(name);
-  messages.from_self = take_messages(sends, posting.sends, rank, size, posting.name, "to");
-  messages.to_self = take_messages(receives, posting.receives, rank, size, posting.name, "from");
+  const Checker checker{.name = posting.name, .rank = rank, .size = size};
+  messages.from_self = checker.take(sends, posting.sends, "to");
+  messages.to_self = checker.take(receives, posting.receives, "from");
   if (messages.from_self.bytes != messages.to_self.bytes) {
     throw InvalidArgument(bytes_differ(posting.name, messages.from_self, rank, messages.to_self.bytes));
   }
@@ -73,7 +78,7 @@ Clock::time_point deadline_after(std::chrono::milliseconds timeout) {
 
 void check_options(const CommOptions& options) {
   if (options.timeout <= std::chrono::milliseconds::zero()) {
-    throw InvalidArgument(fmt::format("communicator: timeout is {} ms, not more than zero", options.timeout.count()));
+    base::fail("communicator: timeout is {} ms, not more than zero", options.timeout.count());
   }
 }
 

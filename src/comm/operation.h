@@ -1,4 +1,4 @@
-// One rank's part of an operation, and what can go wrong with it in words that all backends share.
+// One rank's part of an operation, and the error texts that all backends share.
 #pragma once
 
 #include <chrono>
@@ -12,14 +12,14 @@
 
 namespace muster::comm {
 
-// The messages to and from other ranks: ascending peers, none empty, none to oneself.
+// The messages to and from other ranks: ascending peers, none empty, none to the rank itself.
 struct Posting {
   std::string name;  // "exchange 'wave 0 in'"
   std::vector<Send> sends;
   std::vector<Receive> receives;
 };
 
-// What a caller gave, checked: throws InvalidArgument. Empty messages are dropped, the one to oneself is apart.
+// The caller's messages, checked: throws InvalidArgument. Empty messages are dropped; the one to itself is separate.
 struct Messages {
   Posting posting;
   Send from_self;
@@ -38,7 +38,7 @@ Clock::time_point deadline_after(std::chrono::milliseconds timeout);
 // Throws InvalidArgument unless the timeout is more than zero.
 void check_options(const CommOptions& options);
 
-// Causes of a CommError. `name` is the operation's.
+// Causes of a CommError. `name` is that of the operation.
 std::string late(std::string_view name, std::span<const int32_t> ranks, std::chrono::milliseconds timeout);
 std::string left(std::string_view name, std::span<const int32_t> ranks);
 std::string bytes_differ(std::string_view name, const Send& send, int32_t sender, int64_t expected);

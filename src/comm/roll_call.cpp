@@ -7,8 +7,8 @@
 
 namespace muster::comm {
 
-// Then, for each rank, the bytes to it and the bytes from it, and at the end the number again: an entry that has both
-// is there.
+// An entry begins with this. Then come, for each rank, the bytes to it and from it, and at the end the number again: an
+// entry with both numbers is complete.
 struct RollCall::Head {
   int64_t number = 0;
   Word word = Word::kOperation;
@@ -70,7 +70,7 @@ RollCall::Head RollCall::head(int32_t rank) const {
 int64_t RollCall::bytes(int32_t rank, int64_t column) const { return read(entry(rank) + kHead + column * kCell); }
 
 std::vector<int32_t> RollCall::missing() const {
-  // A device may be writing them.
+  // A device may be writing the entries.
   std::atomic_thread_fence(std::memory_order_acquire);
   std::vector<int32_t> ranks;
   for (int32_t rank = 0; rank < ranks_; ++rank) {
@@ -97,7 +97,10 @@ std::optional<std::string> RollCall::trouble() const {
   }
   if (!stayed) return std::nullopt;
   if (!gone.empty()) return left(stayed->text, gone);
+  return disagreement(heads);
+}
 
+std::optional<std::string> RollCall::disagreement(const std::vector<Head>& heads) const {
   for (int32_t rank = 1; rank < ranks_; ++rank) {
     if (heads[rank].name_hash != heads[0].name_hash || std::strcmp(heads[rank].text, heads[0].text) != 0) {
       return names_differ(heads[rank].text, rank, heads[0].text, 0);

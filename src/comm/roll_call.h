@@ -1,5 +1,5 @@
-// What every rank says it is about to do, side by side: for backends whose messages, once started, hang where ranks
-// disagree. All ranks look at the same entries, and so all come to the same cause.
+// A table of what every rank is about to do, for backends whose messages hang if ranks disagree. All ranks read the
+// same entries and so find the same cause of failure.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace muster::comm {
 
-// What a rank has to say at its turn.
+// What a rank announces in its entry.
 enum class Word : int32_t { kOperation, kFailed, kAborted, kLeft };
 
-// The entries are plain bytes that belong to the backend, one after another by rank, and may arrive at any time.
+// Entries are plain bytes that the backend owns, in the order of ranks, and may arrive at any time.
 class RollCall {
  public:
   // `entries` has room for `ranks` of them, all zero, and outlives this.
@@ -32,16 +32,18 @@ class RollCall {
   void begin(Word word, std::string_view text);
   void begin(const Posting& posting);
 
-  // Who has not answered the call that began last.
+  // The ranks that have not answered the last call.
   std::vector<int32_t> missing() const;
 
-  // Once all have answered. The cause if they cannot go on, or leave, together.
+  // To call once all have answered: the cause if ranks can neither go on nor leave together.
   std::optional<std::string> trouble() const;
 
  private:
   struct Head;
   Head head(int32_t rank) const;
   int64_t bytes(int32_t rank, int64_t column) const;
+  // Operations by different names, or messages whose sender and receiver expect different bytes.
+  std::optional<std::string> disagreement(const std::vector<Head>& heads) const;
   void write(Word word, std::string_view text, const Posting* posting);
 
   std::byte* entries_;

@@ -2,16 +2,16 @@
 
 #include <fmt/format.h>
 
-#include "muster/error.h"
+#include "base/text.h"
 
 namespace muster {
 
 int64_t element_count(const Shape& shape) {
   int64_t n = 1;
   for (const int64_t dim : shape) {
-    if (dim < 0) throw InvalidArgument(fmt::format("shape [{}] has a negative dim", fmt::join(shape, ",")));
+    if (dim < 0) base::fail("shape [{}] has a negative dim", fmt::join(shape, ","));
     if (__builtin_mul_overflow(n, dim, &n)) {
-      throw InvalidArgument(fmt::format("shape [{}] has more than 2^63 - 1 elements", fmt::join(shape, ",")));
+      base::fail("shape [{}] has more than 2^63 - 1 elements", fmt::join(shape, ","));
     }
   }
   return n;
@@ -21,7 +21,7 @@ int32_t Mesh::size() const {
   int32_t n = 1;
   for (const MeshAxis& axis : axes) {
     if (axis.size < 1 || __builtin_mul_overflow(n, axis.size, &n)) {
-      throw InvalidArgument(fmt::format("mesh '{}': axis '{}' has size {}", name, axis.name, axis.size));
+      base::fail("mesh '{}': axis '{}' has size {}", name, axis.name, axis.size);
     }
   }
   return n;

@@ -5,8 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "layout/list_text.h"
-#include "muster/error.h"
+#include "base/text.h"
 
 namespace muster::layout {
 
@@ -41,9 +40,50 @@ void append(Intervals& list, const Intervals& more) {
   }
 }
 
-// What one dim is cut into, and what one shard is made of. Beyond, a layout is a mistake, not a model.
+// Pieces per dim and runs per shard. A layout with more is a mistake, not a model.
 constexpr int64_t kMaxCuts = int64_t{1} << 22;
 constexpr int64_t kMaxRuns = int64_t{1} << 12;
+
+// The order in which the axes cut: that of the mesh, unless the layout gives another.
+std::vector<int32_t> axis_order(const Mesh& mesh, const Layout& layout, std::string_view name) {
+  std::vector<int32_t> order(mesh.axes.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (layout.order.empty()) return order;
+  if (!std::is_permutation(order.begin(), order.end(), layout.order.begin(), layout.order.end())) {
+    base::fail("parameter '{}': order {} does not name each of the {} axes of mesh '{}' once", name,
+               base::list_text(layout.order), order.size(), mesh.name);
+  }
+  return layout.order;
+}
+
+// `where` names the parameter and the axis.
+void check_placement(const Placement& placement, size_t dims, std::string_view where) {
+  const bool shards = placement.kind == Placement::Kind::kShard;
+  if (placement.split_factor < 1 || (placement.split_factor > 1 && (!shards || !placement.sizes.empty()))) {
+    base::fail("{} has split_factor {}{}", where, placement.split_factor, shards ? "" : " but shards no dim");
+  }
+  if (shards && (placement.dim < 0 || placement.dim >= static_cast<int>(dims))) {
+    base::fail("{} shards dim {} of a tensor with {} dims", where, placement.dim, dims);
+  }
+  if (!placement.sizes.empty() && placement.kind == Placement::Kind::kReplicate) {
+    base::fail("{} replicates, but has sizes", where);
+  }
+}
+
+// Where each of the explicit pieces ends; empty if there are none.
+std::vector<int64_t> piece_ends(const Placement& placement, int32_t ranks, std::string_view where) {
+  if (!placement.sizes.empty() && static_cast<int64_t>(placement.sizes.size()) != ranks) {
+    base::fail("{} of {} ranks has {} sizes", where, ranks, placement.sizes.size());
+  }
+  std::vector<int64_t> ends;
+  int64_t end = 0;
+  for (const int64_t size : placement.sizes) {
+    if (size < 0) base::fail("{} has size {}", where, size);
+    if (__builtin_add_overflow(end, size, &end)) base::fail("{} has sizes {}", where, base::list_text(placement.sizes));
+    ends.push_back(end);
+  }
+  return ends;
+}
 
 }  // namespace
 
@@ -66,73 +106,33 @@ Interval Partition::Axis::piece(int64_t extent, int64_t coordinate) const {
 
 Partition::Partition(const Mesh& mesh, const Layout& layout, const Shape& shape, std::string_view name)
     : mesh_(&mesh), positions_(mesh.size()), shape_(shape), dims_(shape.size()) {
-  const int axes = static_cast<int>(mesh.axes.size());
-  if (static_cast<int>(layout.placements.size()) != axes) {
-    throw InvalidArgument(fmt::format("parameter '{}': {} placements on mesh '{}' of {} axes", name,
-                                      layout.placements.size(), mesh.name, axes));
+  if (layout.placements.size() != mesh.axes.size()) {
+    base::fail("parameter '{}': {} placements on mesh '{}' of {} axes", name, layout.placements.size(), mesh.name,
+               mesh.axes.size());
   }
-  std::vector<int32_t> order(axes);
-  std::iota(order.begin(), order.end(), 0);
-  if (!layout.order.empty()) {
-    if (!std::is_permutation(order.begin(), order.end(), layout.order.begin(), layout.order.end())) {
-      throw InvalidArgument(fmt::format("parameter '{}': order {} does not name each of the {} axes of mesh '{}' once",
-                                        name, list_text(layout.order), axes, mesh.name));
-    }
-    order = layout.order;
-  }
-  std::vector<int32_t> strides(axes, 1);
-  for (int a = axes - 2; a >= 0; --a) strides[a] = strides[a + 1] * mesh.axes[a + 1].size;
-
-  for (const int32_t a : order) {
+  std::vector<int32_t> strides(mesh.axes.size(), 1);
+  for (size_t a = mesh.axes.size(); a-- > 1;) strides[a - 1] = strides[a] * mesh.axes[a].size;
+  for (const int32_t a : axis_order(mesh, layout, name)) {
     const Placement& placement = layout.placements[a];
-    auto refuse = [&](const std::string& why) {
-      throw InvalidArgument(fmt::format("parameter '{}': axis '{}' {}", name, mesh.axes[a].name, why));
-    };
-    const bool shards = placement.kind == Placement::Kind::kShard;
-    if (placement.split_factor < 1 || (placement.split_factor > 1 && (!shards || !placement.sizes.empty()))) {
-      refuse(fmt::format("has split_factor {}{}", placement.split_factor, shards ? "" : " but shards no dim"));
-    }
-    if (shards && (placement.dim < 0 || placement.dim >= static_cast<int>(shape.size()))) {
-      refuse(fmt::format("shards dim {} of a tensor with {} dims", placement.dim, shape.size()));
-    }
-    Axis axis{strides[a], mesh.axes[a].size, {}, placement.split_factor};
-    if (!placement.sizes.empty()) {
-      if (placement.kind == Placement::Kind::kReplicate) refuse("replicates, but has sizes");
-      if (static_cast<int64_t>(placement.sizes.size()) != axis.size) {
-        refuse(fmt::format("of {} ranks has {} sizes", axis.size, placement.sizes.size()));
-      }
-      int64_t end = 0;
-      for (const int64_t size : placement.sizes) {
-        if (size < 0) refuse(fmt::format("has size {}", size));
-        if (__builtin_add_overflow(end, size, &end)) refuse(fmt::format("has sizes {}", list_text(placement.sizes)));
-        axis.ends.push_back(end);
-      }
-    }
-    switch (placement.kind) {
-      case Placement::Kind::kReplicate:
-        replicas_ *= axis.size;
-        replicate_axes_.push_back(std::move(axis));
-        break;
-      case Placement::Kind::kFlat:
-        flat_axes_.push_back(std::move(axis));
-        break;
-      case Placement::Kind::kShard:
-        dims_[placement.dim].axes.push_back(std::move(axis));
-        break;
-    }
+    const std::string where = fmt::format("parameter '{}': axis '{}'", name, mesh.axes[a].name);
+    check_placement(placement, shape.size(), where);
+    const int32_t size = mesh.axes[a].size;
+    add_axis(placement, {strides[a], size, piece_ends(placement, size, where), placement.split_factor});
   }
-  int64_t runs = 1;
-  for (size_t d = 0; d < dims_.size(); ++d) {
-    cut_dim(static_cast<int>(d), name);
-    size_t most = 1;
-    for (const Intervals& piece : dims_[d].pieces) most = std::max(most, piece.size());
-    runs *= static_cast<int64_t>(most);
-    if (runs > kMaxRuns) {
-      throw InvalidArgument(
-          fmt::format("parameter '{}': split_factors make a shard of more than {} runs", name, kMaxRuns));
-    }
-  }
+  for (size_t d = 0; d < dims_.size(); ++d) cut_dim(static_cast<int>(d), name);
   check_flat_sizes(name);
+}
+
+void Partition::add_axis(const Placement& placement, Axis axis) {
+  switch (placement.kind) {
+    case Placement::Kind::kReplicate:
+      replicas_ *= axis.size;
+      return replicate_axes_.push_back(std::move(axis));
+    case Placement::Kind::kFlat:
+      return flat_axes_.push_back(std::move(axis));
+    case Placement::Kind::kShard:
+      return dims_[placement.dim].axes.push_back(std::move(axis));
+  }
 }
 
 int32_t Partition::position_of(int32_t rank) const {
@@ -149,16 +149,15 @@ void Partition::cut_dim(int d, std::string_view name) {
   for (const Axis& axis : dim.axes) {
     cuts *= int64_t{axis.size} * axis.split_factor;
     if (cuts > kMaxCuts) {
-      throw InvalidArgument(fmt::format("parameter '{}': dim {} is cut into more than {} pieces (split_factor {})",
-                                        name, d, kMaxCuts, axis.split_factor));
+      base::fail("parameter '{}': dim {} is cut into more than {} pieces (split_factor {})", name, d, kMaxCuts,
+                 axis.split_factor);
     }
     std::vector<Intervals> next;
     for (const Intervals& piece : dim.pieces) {
       const int64_t n = total_size(piece);
       if (!axis.ends.empty() && axis.ends.back() != n) {
-        throw InvalidArgument(
-            fmt::format("parameter '{}': sizes do not sum to the {} indices of dim {} they cut, but to {}", name, n, d,
-                        axis.ends.back()));
+        base::fail("parameter '{}': sizes do not sum to the {} indices of dim {} they cut, but to {}", name, n, d,
+                   axis.ends.back());
       }
       for (int32_t i = 0; i < axis.size; ++i) {
         Intervals mine;
@@ -177,6 +176,13 @@ void Partition::cut_dim(int d, std::string_view name) {
   }
   std::sort(dim.sorted.begin(), dim.sorted.end(),
             [](const PieceInterval& a, const PieceInterval& b) { return a.interval.begin < b.interval.begin; });
+
+  const auto longest = std::max_element(dim.pieces.begin(), dim.pieces.end(),
+                                        [](const Intervals& a, const Intervals& b) { return a.size() < b.size(); });
+  most_runs_ *= static_cast<int64_t>(std::max<size_t>(longest->size(), 1));
+  if (most_runs_ > kMaxRuns) {
+    base::fail("parameter '{}': split_factors make a shard of more than {} runs", name, kMaxRuns);
+  }
 }
 
 void Partition::check_flat_sizes(std::string_view name) const {
@@ -186,9 +192,8 @@ void Partition::check_flat_sizes(std::string_view name) const {
     int64_t elements = box_elements(position);
     for (const Axis& axis : flat_axes_) {
       if (!axis.ends.empty() && axis.ends.back() != elements) {
-        throw InvalidArgument(
-            fmt::format("parameter '{}': flat sizes do not sum to the {} elements they cut, but to {}", name, elements,
-                        axis.ends.back()));
+        base::fail("parameter '{}': flat sizes do not sum to the {} elements they cut, but to {}", name, elements,
+                   axis.ends.back());
       }
       elements = axis.piece(elements, position / axis.stride % axis.size).size();
     }

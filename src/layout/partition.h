@@ -77,6 +77,7 @@ class Partition {
   };
 
   static int32_t mixed_radix(const std::vector<Axis>& axes, int32_t position);
+  void add_axis(const Placement& placement, Axis axis);
   void cut_dim(int d, std::string_view name);
   void check_flat_sizes(std::string_view name) const;
   int64_t box_elements(int32_t position) const;
@@ -88,6 +89,7 @@ class Partition {
   std::vector<Axis> replicate_axes_;
   std::vector<Axis> flat_axes_;
   int32_t replicas_ = 1;
+  int64_t most_runs_ = 1;  // of a shard, by the dims that are cut so far
 };
 
 template <typename Visit>

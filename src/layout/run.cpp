@@ -1,6 +1,7 @@
 #include "layout/run.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace muster::layout {
 
@@ -39,41 +40,51 @@ Index row_major_strides(const Shape& shape) {
 
 namespace {
 
-// Elements begin to end of the sub-block that `fixed` selects in dims before d.
-void cut_flat(const Shape& shape, const Index& strides, size_t d, Box fixed, int64_t begin, int64_t end,
-              std::vector<Box>& out) {
-  if (begin >= end) return;
-  if (d == shape.size()) {
-    out.push_back(fixed);
-    return;
+// Cuts a range of a tensor's elements into boxes.
+class RangeCutter {
+ public:
+  explicit RangeCutter(const Shape& shape) : shape_(shape), strides_(row_major_strides(shape)) {}
+
+  std::vector<Box> cut(int64_t begin, int64_t end) {
+    add(0, whole(shape_), begin, end);
+    return std::move(boxes_);
   }
-  auto at = [&](int64_t lo, int64_t hi) {
-    Box box = fixed;
-    box.begin[d] = lo;
-    box.end[d] = hi;
-    return box;
-  };
-  const int64_t inner = strides[d];
-  int64_t lo = begin / inner;
-  const int64_t hi = end / inner;
-  if (lo == hi) {
-    cut_flat(shape, strides, d + 1, at(lo, lo + 1), begin - lo * inner, end - lo * inner, out);
-    return;
+
+ private:
+  // Elements begin to end of the sub-block that `fixed` selects in dims before d.
+  void add(size_t d, const Box& fixed, int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    if (d == shape_.size()) {
+      boxes_.push_back(fixed);
+      return;
+    }
+    const auto at = [&](int64_t lo, int64_t hi) {
+      Box box = fixed;
+      box.begin[d] = lo;
+      box.end[d] = hi;
+      return box;
+    };
+    const int64_t inner = strides_[d];
+    int64_t lo = begin / inner;
+    const int64_t hi = end / inner;
+    if (lo == hi) return add(d + 1, at(lo, lo + 1), begin - lo * inner, end - lo * inner);
+    if (begin % inner != 0) {
+      add(d + 1, at(lo, lo + 1), begin % inner, inner);
+      ++lo;
+    }
+    if (lo < hi) boxes_.push_back(at(lo, hi));
+    if (end % inner != 0) add(d + 1, at(hi, hi + 1), 0, end % inner);
   }
-  if (begin % inner != 0) {
-    cut_flat(shape, strides, d + 1, at(lo, lo + 1), begin % inner, inner, out);
-    ++lo;
-  }
-  if (lo < hi) out.push_back(at(lo, hi));
-  if (end % inner != 0) cut_flat(shape, strides, d + 1, at(hi, hi + 1), 0, end % inner, out);
-}
+
+  const Shape& shape_;
+  const Index strides_;
+  std::vector<Box> boxes_;
+};
 
 }  // namespace
 
 std::vector<Box> flat_range(const Shape& shape, int64_t begin, int64_t end) {
-  std::vector<Box> boxes;
-  cut_flat(shape, row_major_strides(shape), 0, whole(shape), begin, end, boxes);
-  return boxes;
+  return RangeCutter(shape).cut(begin, end);
 }
 
 int64_t Run::offset_of(const Index& element) const {
@@ -82,8 +93,8 @@ int64_t Run::offset_of(const Index& element) const {
   return at;
 }
 
-std::vector<Overlap> overlaps(const std::vector<Run>& first, const std::vector<Run>& second) {
-  std::vector<Overlap> out;
+std::vector<Intersection> intersections(const std::vector<Run>& first, const std::vector<Run>& second) {
+  std::vector<Intersection> out;
   for (const Run& b : second) {
     for (const Run& a : first) {
       const Box box = intersect(a.box, b.box);

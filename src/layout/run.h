@@ -40,7 +40,7 @@ struct Run {
 
 // What two buffers have in common: one box, and where it sits in each. In both, the element at `box.begin + x` sits at
 // offset + sum(x[d] * stride[d]).
-struct Overlap {
+struct Intersection {
   Box box;
   int64_t first_offset = 0;
   int64_t second_offset = 0;
@@ -48,7 +48,7 @@ struct Overlap {
   Index second_stride{};
 };
 
-// All overlaps of two sets of runs of the same tensor, ordered by the runs of `second`, then of `first`.
-std::vector<Overlap> overlaps(const std::vector<Run>& first, const std::vector<Run>& second);
+// All intersections of two sets of runs of the same tensor, ordered by the runs of `second`, then of `first`.
+std::vector<Intersection> intersections(const std::vector<Run>& first, const std::vector<Run>& second);
 
 }  // namespace muster::layout

@@ -1,7 +1,7 @@
 // Every matrix of a problem, who holds how much of it, and which matrices are alike.
 //
-// Layers repeat, so a model has few kinds of parameters and few classes of matrices. Everything that costs work is done
-// once a class: 61,440 expert matrices on 2048 ranks are 2 classes of 2048 holders, not 126 million pieces.
+// Layers repeat, so a model has few kinds of parameters and few classes of matrices. Expensive work is done once per
+// class: 61,440 expert matrices on 2048 ranks are 2 classes of 2048 holders, not 126 million pieces.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include "layout/partition.h"
 #include "muster/problem.h"
 #include "plan/matrices.h"
-#include "plan/statistics.h"
+#include "plan/normuon_statistics.h"
 
 namespace muster::plan {
 
@@ -30,7 +30,7 @@ struct HolderSet {
   std::vector<Holder> holders;
   int32_t replicas = 1;
   int32_t peers = 0;                // equal for sets of the same ranks
-  int64_t largest = 0;              // elements of the fullest holder
+  int64_t largest = 0;              // elements of the holder with the most
   std::vector<int32_t> by_replica;  // ranks, replica after replica, ascending in each; empty if there is one
 
   const Holder* find(int32_t rank) const;
@@ -38,29 +38,29 @@ struct HolderSet {
   int32_t of_replica() const { return static_cast<int32_t>(holders.size()) / replicas; }
   // The rank that stands in `replica` where `rank`, a holder, stands in its own.
   int32_t counterpart(int32_t rank, int32_t replica) const;
-  // Whether nothing travels: who orthogonalizes a matrix is the only holder, of all or in each replica.
+  // True if nothing travels: the owner is the only holder, of the matrix or in each replica.
   bool stays_home(int32_t owner, bool each_replica) const;
-  // Whose pieces an owner gathers, unless every replica sends: its own replica's, or where it holds nothing, any.
+  // The replica whose pieces an owner gathers, unless every replica sends: its own, or if it holds nothing, any.
   int32_t source_replica(int32_t owner) const;
 };
 
-// How kinds of parameters lie over the ranks: one bit for all kinds of which the same ranks hold the same.
-using Spreads = uint32_t;
+// A set of distributions over the ranks, one bit each. Kinds share a bit if the same ranks hold the same of them.
+using Distributions = uint32_t;
 
 // Matrices that cost the same wherever they go.
 struct MatrixClass {
   Matrix matrix;
   int32_t holder_set = 0;
-  // Like a holder set, of the ranks that keep NorMuon's statistics: `elements` are lines. -1: no holder keeps them.
+  // The ranks that keep NorMuon's statistics, as a holder set whose `elements` are lines. -1: no holder keeps them.
   int32_t line_set = -1;
-  bool lines_elsewhere = false;  // some rank keeps statistics of a matrix and holds no element of it
-  int32_t shape = 0;             // equal for matrices that are orthogonalized in one batch
-  int64_t in_bytes = 0;          // of one element on its way to the owner
-  int64_t out_bytes = 0;         // of one element on its way back
-  bool all_replicas = false;     // every replica sends its raw gradient (grad_sync)
-  bool each_momentum = false;    // every replica keeps momentum, whichever of them sends
-  bool weights_back = false;     // the owner holds the matrix whole and returns new weights, not updates
-  Spreads spreads = 0;           // of the kinds that it is part of
+  bool lines_elsewhere = false;     // some rank keeps statistics of a matrix and holds no element of it
+  int32_t shape = 0;                // equal for matrices that are orthogonalized in one batch
+  int64_t in_bytes = 0;             // of one element on its way to the owner
+  int64_t out_bytes = 0;            // of one element on its way back
+  bool all_replicas = false;        // every replica sends its raw gradient (grad_sync)
+  bool each_momentum = false;       // every replica keeps momentum, whichever of them sends
+  bool weights_back = false;        // the owner holds the matrix whole and returns new weights, not updates
+  Distributions distributions = 0;  // of the kinds that it is part of
 };
 
 class Catalog {
@@ -91,7 +91,7 @@ class Catalog {
   const layout::Partition& partition(int32_t parameter) const { return kinds_[kind_of_[parameter]].partition; }
   const MatrixGrid& grid(int32_t parameter) const { return *kinds_[kind_of_[parameter]].grid; }
   // Null unless the holders of the parameter keep NorMuon's statistics.
-  const Statistics* statistics(int32_t parameter) const {
+  const NormuonStatistics* statistics(int32_t parameter) const {
     const auto& found = kinds_[kind_of_[parameter]].statistics;
     return found ? &*found : nullptr;
   }
@@ -102,18 +102,18 @@ class Catalog {
     return partition(parameter).replicas() == 1 || problem_.parameters[parameter].state_keeper == StateKeeper::kHolders;
   }
 
-  Spreads spread(int32_t parameter) const { return kinds_[kind_of_[parameter]].spread; }
-  // Whether any two ranks that hold the same shard of one of `these` hold the same of all `others`: who sends both of
-  // them all that they hold of these and others sends both the same.
-  bool replicas_alike(Spreads these, Spreads others) const;
+  Distributions distribution(int32_t parameter) const { return kinds_[kind_of_[parameter]].distribution; }
+  // True if any two ranks that hold the same shard of one of `these` hold the same of all `others`: a rank that sends
+  // both of them all that they hold of these and others sends both the same.
+  bool replicas_alike(Distributions these, Distributions others) const;
 
  private:
   struct Kind {
     layout::Partition partition;
     std::optional<MatrixGrid> grid;  // none for elementwise parameters
-    std::optional<Statistics> statistics;
-    std::vector<int32_t> classes;  // of each matrix
-    Spreads spread = 0;            // a bit; none for what never travels, or if nothing has replicas
+    std::optional<NormuonStatistics> statistics;
+    std::vector<int32_t> classes;    // of each matrix
+    Distributions distribution = 0;  // a bit; none for what never travels, or if nothing has replicas
   };
   friend class CatalogBuilder;
 
@@ -125,7 +125,7 @@ class Catalog {
   std::vector<int32_t> parameter_of_;
   std::vector<MatrixClass> classes_;
   std::vector<HolderSet> holder_sets_;
-  std::vector<Spreads> alike_;  // by bit, those for which replicas_alike
+  std::vector<Distributions> alike_;  // by bit, those for which replicas_alike
 };
 
 // One parameter of each kind among these, and how many of the kind there are.
@@ -134,8 +134,5 @@ struct KindCount {
   int64_t number = 0;
 };
 std::vector<KindCount> count_kinds(const Catalog& catalog, const std::vector<int32_t>& parameters);
-
-// Equal for parameters whose elements lie alike and that are read as the same matrices.
-std::string kind_key(const Parameter& parameter);
 
 }  // namespace muster::plan

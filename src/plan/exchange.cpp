@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "plan/element_shares.h"
+#include "plan/normuon_statistics_routes.h"
 #include "plan/replicas.h"
-#include "plan/shares.h"
-#include "plan/statistics_routes.h"
 
 namespace muster::plan {
 
@@ -13,13 +13,24 @@ namespace {
 
 enum class Direction { kIn, kOut };
 
-class Generator {
- public:
-  Generator(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave, const std::vector<bool>& active,
-            Direction direction)
-      : catalog_(catalog), plan_(plan), rank_(rank), wave_(wave), active_(active), direction_(direction) {}
+// Which part of a plan's exchanges is asked for.
+struct Part {
+  int32_t rank = 0;
+  int32_t wave = 0;
+  Direction direction = Direction::kIn;
+};
 
-  Exchange run() {
+class ExchangeBuilder {
+ public:
+  ExchangeBuilder(const Catalog& catalog, const Plan& plan, Part part, const std::vector<bool>& active)
+      : catalog_(catalog),
+        plan_(plan),
+        active_(active),
+        rank_(part.rank),
+        wave_(part.wave),
+        direction_(part.direction) {}
+
+  Exchange build() {
     const Wave& wave = plan_.waves[wave_];
     for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
       if (plan_.wave[j] == wave_ && is_active(catalog_.parameter_of(j))) add_lines(j);
@@ -35,27 +46,29 @@ class Generator {
         if (is_wide(width(share)) == wide) add_share(share);
       }
     }
-    Exchange exchange;
-    for (auto* side : {&sends_, &receives_}) {
-      auto& list = side == &sends_ ? exchange.sends : exchange.receives;
-      for (auto& [peer, message] : *side) {
-        message.peer = peer;
-        if (message.bytes > 0) list.push_back(std::move(message));
-      }
-    }
-    exchange.local = std::move(local_);
-    exchange.local_lines = std::move(local_lines_);
-    return exchange;
+    return {.sends = in_order(sends_),
+            .receives = in_order(receives_),
+            .local = std::move(local_),
+            .local_lines = std::move(local_lines_)};
   }
 
  private:
+  static std::vector<Message> in_order(std::map<int32_t, Message>& by_peer) {
+    std::vector<Message> messages;
+    for (auto& [peer, message] : by_peer) {
+      message.peer = peer;
+      if (message.bytes > 0) messages.push_back(std::move(message));
+    }
+    return messages;
+  }
+
   static bool is_wide(int64_t bytes) { return bytes > 2; }
   bool is_active(int32_t parameter) const { return active_.empty() || active_[parameter]; }
   bool takes_part(int32_t j, bool wide) const {
     return is_active(catalog_.parameter_of(j)) && is_wide(width(j)) == wide;
   }
 
-  // Bytes of an element on its way.
+  // Bytes per element in a message.
   int64_t width(int32_t j) const {
     const MatrixClass& c = catalog_.class_at(j);
     return direction_ == Direction::kIn ? c.in_bytes : c.out_bytes;
@@ -66,7 +79,7 @@ class Generator {
                                         : share_out_bytes(catalog_.problem(), family);
   }
 
-  // One piece of a matrix between a holder and whoever assembles it.
+  // One piece of a matrix between its holder and a rank that assembles the matrix.
   struct Piece {
     const Holder& holder;
     int32_t assembler;
@@ -74,35 +87,46 @@ class Generator {
   };
 
   void add_matrix(int32_t j, int32_t owner, Transport transport, bool zero) {
+    if (transport == Transport::kRagged || transport == Transport::kPadded) {
+      add_owned(j, owner, transport, zero);
+    } else {
+      add_gathered(j, owner, transport);
+    }
+  }
+
+  // Between holders and the owner, or the owner in this rank's replica.
+  void add_owned(int32_t j, int32_t owner, Transport transport, bool zero) {
     const MatrixClass& c = catalog_.class_at(j);
     const HolderSet& set = catalog_.holder_set(c);
     const Holder* mine = set.find(rank_);
-    if (transport == Transport::kRagged || transport == Transport::kPadded) {
-      const bool each = in_each_replica(plan_, j);
-      if (each && mine == nullptr) return;
-      if (each) owner = set.counterpart(owner, mine->replica);
-      const int32_t source = set.source_replica(owner);
-      auto travels = [&](const Holder& h) {
-        return (direction_ == Direction::kOut && !each) || c.all_replicas || h.replica == source;
-      };
-      if (rank_ == owner) {
-        for (const Holder& h : set.holders) {
-          if (travels(h)) add_piece(j, {h, owner, !zero}, transport);
-        }
-      } else if (mine != nullptr && travels(*mine)) {
-        add_piece(j, {*mine, owner, !zero}, transport);
+    const bool each = in_each_replica(plan_, j);
+    if (each && mine == nullptr) return;
+    if (each) owner = set.counterpart(owner, mine->replica);
+    const int32_t source = set.source_replica(owner);
+    auto travels = [&](const Holder& h) {
+      return (direction_ == Direction::kOut && !each) || c.all_replicas || h.replica == source;
+    };
+    if (rank_ == owner) {
+      for (const Holder& h : set.holders) {
+        if (travels(h)) add_piece(j, {h, owner, !zero}, transport);
       }
-      return;
+    } else if (mine != nullptr && travels(*mine)) {
+      add_piece(j, {*mine, owner, !zero}, transport);
     }
-    // Every holder assembles the matrix from its own replica; coming back, each slice is the sum of what all send, of
-    // which the owner's alone is not zero. Where each orthogonalizes for itself, nothing comes back.
+  }
+
+  // Every holder assembles the matrix from its own replica. Out, each slice is the sum of what all send, of which only
+  // the owner's is not zero. Where each holder orthogonalizes for itself, nothing is sent out.
+  void add_gathered(int32_t j, int32_t owner, Transport transport) {
+    const HolderSet& set = catalog_.holders_of(j);
+    const Holder* mine = set.find(rank_);
     if (mine == nullptr) return;
     for (const Holder& h : set.holders) {
       if (h.replica != mine->replica) continue;
-      const bool back = direction_ == Direction::kOut;
-      if (back && transport == Transport::kGather && h.rank != rank_) continue;
-      add_piece(j, {h, rank_, !back || rank_ == owner || transport == Transport::kGather}, transport);
-      if (h.rank != rank_) add_piece(j, {*mine, h.rank, !back || h.rank == owner}, transport);
+      const bool out = direction_ == Direction::kOut;
+      if (out && transport == Transport::kGather && h.rank != rank_) continue;
+      add_piece(j, {h, rank_, !out || rank_ == owner || transport == Transport::kGather}, transport);
+      if (h.rank != rank_) add_piece(j, {*mine, h.rank, !out || h.rank == owner}, transport);
     }
   }
 
@@ -123,7 +147,7 @@ class Generator {
     const int64_t element_bytes = width(j);
     int64_t elements = 0;
     if (piece.real) {
-      for (const layout::Overlap& o : layout::overlaps(shard(p, piece.holder.position), runs(j))) {
+      for (const layout::Intersection& o : layout::intersections(shard(p, piece.holder.position), runs(j))) {
         const int64_t offset = message == nullptr ? 0 : message->bytes + elements * element_bytes;
         (message != nullptr ? message->segments : local_).push_back({p, j, o, offset});
         elements += o.box.volume();
@@ -207,10 +231,10 @@ class Generator {
 
   const Catalog& catalog_;
   const Plan& plan_;
-  int32_t rank_;
-  int32_t wave_;
   const std::vector<bool>& active_;
-  Direction direction_;
+  const int32_t rank_;
+  const int32_t wave_;
+  const Direction direction_;
   std::map<int32_t, Message> sends_;
   std::map<int32_t, Message> receives_;
   std::vector<Segment> local_;
@@ -224,12 +248,12 @@ class Generator {
 
 Exchange exchange_in(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave,
                      const std::vector<bool>& active) {
-  return Generator(catalog, plan, rank, wave, active, Direction::kIn).run();
+  return ExchangeBuilder(catalog, plan, {rank, wave, Direction::kIn}, active).build();
 }
 
 Exchange exchange_out(const Catalog& catalog, const Plan& plan, int32_t rank, int32_t wave,
                       const std::vector<bool>& active) {
-  return Generator(catalog, plan, rank, wave, active, Direction::kOut).run();
+  return ExchangeBuilder(catalog, plan, {rank, wave, Direction::kOut}, active).build();
 }
 
 }  // namespace muster::plan

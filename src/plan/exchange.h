@@ -1,8 +1,8 @@
 // What one rank sends and receives in one wave, generated for that rank alone.
 //
-// Sender and receiver generate the same segments in the same order without talking: by matrix, then by the runs of the
-// matrix and of the holder's shard; element ranges last. Four-byte elements come before two-byte ones, so that every
-// segment is aligned to its elements without padding.
+// Sender and receiver compute the same segments in the same order, without communication: by matrix, then by the runs
+// of the matrix and of the holder's shard; element ranges last. Four-byte elements come before two-byte ones, so that
+// every segment is aligned to its elements without padding.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include "muster/plan.h"
 #include "plan/catalog.h"
 #include "plan/matrices.h"
-#include "plan/statistics.h"
+#include "plan/normuon_statistics.h"
 
 namespace muster::plan {
 
@@ -20,17 +20,18 @@ struct Segment {
   int32_t parameter = 0;
   int32_t matrix = -1;  // -1: a range of an elementwise parameter
   // Where the piece sits in the holder's shard (first) and in the matrix (second); for a range, in both the shard.
-  layout::Overlap piece;
+  layout::Intersection piece;
   int64_t offset = 0;  // in its message, in bytes; packed row-major. What no segment covers is zeros
 
   int64_t elements() const { return piece.box.volume(); }
 };
 
-// Statistics of a matrix that the holder of a parameter keeps (plan/statistics.h): f32, before everything else.
+// NorMuon's statistics of a matrix that the holder of a parameter keeps (plan/normuon_statistics.h): f32, before
+// everything else.
 struct LineSegment {
   int32_t parameter = 0;
   int32_t matrix = 0;
-  Statistics::Part part;
+  NormuonStatistics::Part part;
   int64_t offset = 0;  // in its message, in bytes
 };
 

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
-#include "muster/error.h"
+#include "base/text.h"
 #include "plan/cost_model/rank_load.h"
+#include "plan/element_shares.h"
 #include "plan/replicas.h"
-#include "plan/shares.h"
 
 namespace muster::plan {
 
@@ -16,13 +14,13 @@ namespace {
 constexpr size_t kShown = 8;
 constexpr size_t kAlternatives = 5;
 
-// What any rank would pay for a matrix, beside everything else it does.
+// What each rank would pay for a matrix in addition to its other work.
 class Candidates {
  public:
   Candidates(const Catalog& catalog, const Plan& plan, const CostTable& table)
       : catalog_(catalog),
         cost_(catalog, table, repeated_classes(catalog, plan)),
-        ledger_(replay(catalog, cost_, plan.owner)),
+        load_(load_with_owners(catalog, cost_, plan.owner)),
         shares_ns_(catalog.problem().ranks) {
     for (const ElementShare& share : plan.shares) {
       add_share_ns(catalog.problem(), cost_, plan.families[share.family], share, shares_ns_);
@@ -66,14 +64,14 @@ class Candidates {
     out.orthogonalize_ns = cost_.orthogonalize_ns(c);
     out.normalize_ns = cost_.normalize_ns(c);
     out.exchange_ns = own.in_receive + own.out_send;
-    out.start_ns = ledger_.start_ns(rank, c, rank == owner);
-    out.load_ns = shares_ns_[rank] + (rank == owner ? ledger_.total(rank) : ledger_.total_with(rank, c));
+    out.start_ns = load_.start_ns(rank, c, rank == owner);
+    out.load_ns = shares_ns_[rank] + (rank == owner ? load_.total(rank) : load_.total_with(rank, c));
     return out;
   }
 
   const Catalog& catalog_;
   const CostModel cost_;
-  const Ledger ledger_;
+  const RankLoad load_;
   std::vector<int64_t> shares_ns_;
 };
 
@@ -123,7 +121,7 @@ void explain_elements(const Catalog& catalog, const Plan& plan, Explanation& out
 Explanation explain(const Problem& problem, const Plan& plan, const CostTable& cost, const std::string& parameter) {
   const auto at = std::find_if(problem.parameters.begin(), problem.parameters.end(),
                                [&](const Parameter& p) { return p.name == parameter; });
-  if (at == problem.parameters.end()) throw InvalidArgument(fmt::format("no parameter is named '{}'", parameter));
+  if (at == problem.parameters.end()) base::fail("no parameter is named '{}'", parameter);
   const Catalog catalog(problem);
   Explanation out;
   out.parameter = static_cast<int32_t>(at - problem.parameters.begin());

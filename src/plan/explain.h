@@ -1,4 +1,4 @@
-// Why a parameter goes where it goes: what its matrices cost at their owner and would cost elsewhere.
+// Why the matrices of a parameter have their owners: what they cost there and would cost on other ranks.
 #pragma once
 
 #include <string>

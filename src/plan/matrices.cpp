@@ -2,14 +2,11 @@
 
 #include <limits>
 
-#include <fmt/format.h>
-
-#include "layout/list_text.h"
-#include "muster/error.h"
+#include "base/text.h"
 
 namespace muster::plan {
 
-using layout::list_text;
+using base::list_text;
 
 namespace {
 
@@ -34,8 +31,7 @@ std::vector<int64_t> sizes(const std::vector<Block>& blocks) {
 void check_blocks(const std::string& name, const char* what, const std::vector<Block>& blocks, int64_t extent) {
   int64_t sum = 0;
   for (const Block& block : blocks) {
-    if (block.size < 1)
-      throw InvalidArgument(fmt::format("parameter '{}': {} block of size {}", name, what, block.size));
+    if (block.size < 1) base::fail("parameter '{}': {} block of size {}", name, what, block.size);
     if (block.size > extent - sum) {
       sum = -1;
       break;
@@ -43,8 +39,7 @@ void check_blocks(const std::string& name, const char* what, const std::vector<B
     sum += block.size;
   }
   if (!blocks.empty() && sum != extent) {
-    throw InvalidArgument(
-        fmt::format("parameter '{}': {} blocks {} do not sum to {}", name, what, list_text(sizes(blocks)), extent));
+    base::fail("parameter '{}': {} blocks {} do not sum to {}", name, what, list_text(sizes(blocks)), extent);
   }
 }
 
@@ -58,18 +53,17 @@ MatrixGrid::MatrixGrid(const Parameter& parameter)
   const MatrixSpec& spec = parameter.matrices;
   for (const int64_t dim : view_) {
     if (dim < 1) {
-      throw InvalidArgument(fmt::format("parameter '{}': view {} has dim {}", parameter.name, list_text(view_), dim));
+      base::fail("parameter '{}': view {} has dim {}", parameter.name, list_text(view_), dim);
     }
   }
   if (view_.size() > kMaxDims || !same_elements(view_, shape_)) {
-    throw InvalidArgument(fmt::format("parameter '{}': view {} does not have the elements of shape {}", parameter.name,
-                                      list_text(view_), list_text(shape_)));
+    base::fail("parameter '{}': view {} does not have the elements of shape {}", parameter.name, list_text(view_),
+               list_text(shape_));
   }
   if (spec.flatten && view_.size() > 2) view_ = {view_[0], element_count({view_.begin() + 1, view_.end()})};
   if (view_.size() < 2) {
-    throw InvalidArgument(
-        fmt::format("parameter '{}': shape {} has no matrix; use adamw or lion for it, or give it a view",
-                    parameter.name, list_text(shape_)));
+    base::fail("parameter '{}': shape {} has no matrix; use adamw or lion for it, or give it a view", parameter.name,
+               list_text(shape_));
   }
   reshaped_ = view_ != shape_;
 
@@ -92,14 +86,14 @@ MatrixGrid::MatrixGrid(const Parameter& parameter)
   const int64_t batch = element_count({view_.begin(), view_.end() - 2});
   const int64_t count = batch * static_cast<int64_t>(rows_.size()) * static_cast<int64_t>(columns_.size());
   if (count > std::numeric_limits<int32_t>::max()) {
-    throw InvalidArgument(fmt::format("parameter '{}': {} matrices are more than 2^31 - 1", parameter.name, count));
+    base::fail("parameter '{}': {} matrices are more than 2^31 - 1", parameter.name, count);
   }
   count_ = static_cast<int32_t>(count);
   if (reshaped_ && columns_.size() > 1 && count > kMaxRowRuns / rows) {
-    throw InvalidArgument(
-        fmt::format("parameter '{}': column blocks of a view take a run a row, and {} x {} rows are "
-                    "more than {}",
-                    parameter.name, count, rows, kMaxRowRuns));
+    base::fail(
+        "parameter '{}': column blocks of a view take a run a row, and {} x {} rows are "
+        "more than {}",
+        parameter.name, count, rows, kMaxRowRuns);
   }
 }
 

@@ -76,7 +76,7 @@ void MessageCounter::count(std::vector<int64_t>& sent, std::vector<int64_t>& rec
   }
 }
 
-std::vector<int32_t> MessageCounter::circles() const {
+std::vector<int32_t> MessageCounter::connected() const {
   std::vector<int32_t> least(ranks_);
   std::iota(least.begin(), least.end(), 0);
   const auto find = [&](int32_t rank) {

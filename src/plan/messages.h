@@ -17,8 +17,8 @@ class MessageCounter {
   // Adds the messages of all pairs since the last clear() to sent[rank] and received[rank].
   // Exact up to 16,384 ranks; beyond, pairs that several calls name count several times.
   void count(std::vector<int64_t>& sent, std::vector<int64_t>& received);
-  // By rank, the least one of those it exchanges with, directly or through others; itself if there are none.
-  std::vector<int32_t> circles() const;
+  // Per rank, the lowest rank that it exchanges with, directly or through others; itself if there is none.
+  std::vector<int32_t> connected() const;
   void clear() { groups_.clear(); }
 
  private:
@@ -26,7 +26,7 @@ class MessageCounter {
     std::vector<int32_t> from;
     std::vector<int32_t> to;
   };
-  // Per rank a row of bits, one a peer. Rows in use are cleared after each count.
+  // Per rank a row of bits, one per peer. Rows in use are cleared after each count.
   struct Rows {
     std::vector<uint64_t> bits;
     std::vector<int32_t> used;

@@ -12,11 +12,11 @@ namespace muster::plan {
 
 namespace {
 
-// A rank this far above the mean may send whole matrices away to ranks that hold nothing of them.
+// A rank above the mean by more than 1 / this may give matrices to ranks that hold nothing of them.
 constexpr int64_t kFarFraction = 32;
-// Close enough to the bound to stop.
+// Stop within 1 / this of the bound.
 constexpr int64_t kDoneFraction = 256;
-// How many of the least loaded ranks a move or swap looks at.
+// The number of least loaded ranks that a move or swap considers.
 constexpr size_t kTargets = 8;
 // Holder lists up to this length are searched whole.
 constexpr size_t kFewHolders = 64;
@@ -24,13 +24,13 @@ constexpr size_t kFewHolders = 64;
 class Assignment {
  public:
   Assignment(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent)
-      : catalog_(catalog), cost_(cost), ledger_(catalog, cost, exchange_percent), owner_(catalog.matrix_count(), -1) {}
+      : catalog_(catalog), cost_(cost), load_(catalog, cost, exchange_percent), owner_(catalog.matrix_count(), -1) {}
 
   std::vector<int32_t> run() {
     longest_first();
     owned_.resize(catalog_.problem().ranks);
     for (int32_t j = 0; j < catalog_.matrix_count(); ++j) owned_[owner_[j]].push_back(j);
-    for (int32_t r = 0; r < catalog_.problem().ranks; ++r) by_load_.insert({ledger_.total(r), r});
+    for (int32_t r = 0; r < catalog_.problem().ranks; ++r) by_load_.insert({load_.total(r), r});
     // Each step lowers the slowest rank, so this ends; the bound is for pathological costs.
     int64_t steps = int64_t{catalog_.matrix_count()} + 16 * int64_t{catalog_.problem().ranks};
     while (steps-- > 0 && improve()) {
@@ -41,8 +41,8 @@ class Assignment {
  private:
   int64_t work(int32_t c) const { return cost_.orthogonalize_ns(c) + cost_.normalize_ns(c); }
 
-  // Whole holders if there are any: nothing has to move in. Otherwise all holders. Of the first replica, if each has an
-  // owner: the others do as it does.
+  // Ranks that hold the matrix whole, if there are any: nothing has to move in. Otherwise all holders. If each replica
+  // has an owner, those of the first replica: the others follow it.
   std::vector<int32_t> candidates(int32_t c) const {
     const MatrixClass& matrices = catalog_.classes()[c];
     const HolderSet& set = catalog_.holder_set(matrices);
@@ -77,14 +77,14 @@ class Assignment {
     for (const Entry& entry : entries) {
       using Choice = std::pair<int64_t, int32_t>;  // the rank's total with one more, the rank
       std::vector<Choice> choices;
-      for (const int32_t rank : where[entry.c]) choices.push_back({ledger_.total_with(rank, entry.c), rank});
+      for (const int32_t rank : where[entry.c]) choices.push_back({load_.total_with(rank, entry.c), rank});
       std::priority_queue<Choice, std::vector<Choice>, std::greater<>> queue(std::greater<>(), std::move(choices));
       for (const int32_t j : members[entry.c]) {
         const int32_t rank = queue.top().second;
         queue.pop();
         owner_[j] = rank;
-        ledger_.add(rank, entry.c);
-        queue.push({ledger_.total_with(rank, entry.c), rank});
+        load_.add(rank, entry.c);
+        queue.push({load_.total_with(rank, entry.c), rank});
       }
     }
   }
@@ -97,7 +97,7 @@ class Assignment {
     return classes;
   }
 
-  // Moving from one rank to the other does not make a matrix travel that did not before.
+  // True if the move does not make a matrix travel that did not travel before.
   bool is_near(int32_t c, int32_t from, int32_t to) const {
     const MatrixClass& matrices = catalog_.classes()[c];
     const HolderSet& set = catalog_.holder_set(matrices);
@@ -124,7 +124,7 @@ class Assignment {
 
   bool improve() {
     const auto [total, slowest] = *by_load_.rbegin();
-    const int64_t mean = ledger_.sum() / catalog_.problem().ranks;
+    const int64_t mean = load_.sum() / catalog_.problem().ranks;
     const std::vector<int32_t> classes = classes_of(slowest);
     int64_t bound = mean;
     for (const int32_t c : classes) bound = std::max(bound, work(c));
@@ -140,10 +140,10 @@ class Assignment {
       if (set.holders.size() <= kFewHolders) {
         for (const Holder& h : set.holders) targets.push_back(h.rank);
       }
-      const int64_t left = ledger_.total_without(slowest, c);
+      const int64_t left = load_.total_without(slowest, c);
       for (const int32_t to : targets) {
         if (!may_move(c, slowest, to, far)) continue;
-        best = std::min(best, {std::max(left, ledger_.total_with(to, c)), c, -1, to});
+        best = std::min(best, {std::max(left, load_.total_with(to, c)), c, -1, to});
       }
     }
     if (best.gives < 0) best = best_swap(slowest, total, classes, idle);
@@ -162,7 +162,7 @@ class Assignment {
         for (const int32_t gives : classes) {
           if (work(gives) <= work(takes) || !may_move(gives, slowest, to, false)) continue;
           const int64_t slower =
-              std::max(ledger_.total_swapped(slowest, gives, takes), ledger_.total_swapped(to, takes, gives));
+              std::max(load_.total_swapped(slowest, gives, takes), load_.total_swapped(to, takes, gives));
           best = std::min(best, {slower, gives, takes, to});
         }
       }
@@ -171,12 +171,12 @@ class Assignment {
   }
 
   void apply(const Change& change, int32_t slowest) {
-    by_load_.erase({ledger_.total(slowest), slowest});
-    by_load_.erase({ledger_.total(change.to), change.to});
+    by_load_.erase({load_.total(slowest), slowest});
+    by_load_.erase({load_.total(change.to), change.to});
     transfer(change.gives, slowest, change.to);
     if (change.takes >= 0) transfer(change.takes, change.to, slowest);
-    by_load_.insert({ledger_.total(slowest), slowest});
-    by_load_.insert({ledger_.total(change.to), change.to});
+    by_load_.insert({load_.total(slowest), slowest});
+    by_load_.insert({load_.total(change.to), change.to});
   }
 
   // The last matrix of the class goes, so that ranks keep runs of neighbours.
@@ -187,13 +187,13 @@ class Assignment {
     mine.erase(std::next(last).base());
     owned_[to].push_back(j);
     owner_[j] = to;
-    ledger_.remove(from, c);
-    ledger_.add(to, c);
+    load_.remove(from, c);
+    load_.add(to, c);
   }
 
   const Catalog& catalog_;
   const CostModel& cost_;
-  Ledger ledger_;
+  RankLoad load_;
   std::vector<int32_t> owner_;
   std::vector<std::vector<int32_t>> owned_;
   std::set<std::pair<int64_t, int32_t>> by_load_;

@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "base/hash.h"
+#include "base/text.h"
 #include "muster/error.h"
 #include "plan/catalog.h"
 #include "plan/cost_model/cost_model.h"
 #include "plan/cost_model/plan_cost.h"
+#include "plan/element_shares.h"
 #include "plan/plan_hash.h"
 #include "plan/replicas.h"
-#include "plan/shares.h"
 #include "plan/strategies/strategies.h"
 
 namespace muster {
@@ -48,12 +47,12 @@ Plan build(const plan::Catalog& catalog, const plan::CostModel& cost, const Plan
 void check_order(const Problem& problem, const PlanOptions& options) {
   if (options.order.empty()) return;
   if (options.strategy != Strategy::kGlobal) {
-    throw InvalidArgument(fmt::format("order: strategy {} fixes its own", name(options.strategy)));
+    base::fail("order: strategy {} fixes its own", name(options.strategy));
   }
   std::vector<bool> seen(problem.parameters.size());
   for (const int32_t p : options.order) {
     if (p < 0 || p >= static_cast<int32_t>(seen.size()) || seen[p]) {
-      throw InvalidArgument(fmt::format("order: parameter {}: expected each of 0 to {} once", p, seen.size() - 1));
+      base::fail("order: parameter {}: expected each of 0 to {} once", p, seen.size() - 1);
     }
     seen[p] = true;
   }
@@ -87,8 +86,8 @@ void plan::check_fits(const plan::Catalog& catalog, const Plan& plan) {
     for (const int32_t rank : share.ranks) fits = fits && rank >= 0 && rank < catalog.problem().ranks;
   }
   if (!fits) {
-    throw InvalidArgument(fmt::format("a plan of {} matrices is not one for model '{}' of {}", plan.owner.size(),
-                                      catalog.problem().model, matrices));
+    base::fail("a plan of {} matrices is not one for model '{}' of {}", plan.owner.size(), catalog.problem().model,
+               matrices);
   }
 }
 
@@ -105,7 +104,7 @@ Strategy parse_strategy(std::string_view text) {
   }
   std::string all;
   for (const auto& [value, known] : kNames) all += (all.empty() ? "" : ", ") + std::string(known);
-  throw InvalidArgument(fmt::format("strategy '{}' is none of {}", text, all));
+  base::fail("strategy '{}' is none of {}", text, all);
 }
 
 const std::vector<Strategy>& all_strategies() {
@@ -120,22 +119,21 @@ const std::vector<Strategy>& all_strategies() {
 Plan make_plan(const Problem& problem, const PlanOptions& options) {
   validate(problem);
   validate(options.cost);
-  if (options.waves < 0 || options.waves > (1 << 20)) throw InvalidArgument(fmt::format("waves {}", options.waves));
+  if (options.waves < 0 || options.waves > (1 << 20)) base::fail("waves {}", options.waves);
   if (options.waves > 0 && options.strategy != Strategy::kGlobal) {
-    throw InvalidArgument(
-        fmt::format("waves {}: strategy {} fixes its own rounds", options.waves, name(options.strategy)));
+    base::fail("waves {}: strategy {} fixes its own rounds", options.waves, name(options.strategy));
   }
   const bool default_order =
       options.wave_order == WaveOrder::kSmallFirst && options.elementwise == ElementwiseOrder::kInterleaved;
   if (options.wave_order > WaveOrder::kSmallLast || options.elementwise > ElementwiseOrder::kFirst) {
-    throw InvalidArgument(fmt::format("wave order {}, elementwise order {}: expected 0 or 1, 0 to 2",
-                                      static_cast<int>(options.wave_order), static_cast<int>(options.elementwise)));
+    base::fail("wave order {}, elementwise order {}: expected 0 or 1, 0 to 2", static_cast<int>(options.wave_order),
+               static_cast<int>(options.elementwise));
   }
   if (!default_order && options.strategy != Strategy::kGlobal) {
-    throw InvalidArgument(fmt::format("wave order: strategy {} fixes its own", name(options.strategy)));
+    base::fail("wave order: strategy {} fixes its own", name(options.strategy));
   }
   check_order(problem, options);
-  if (options.scratch_bytes < 0) throw InvalidArgument(fmt::format("scratch cap of {} bytes", options.scratch_bytes));
+  if (options.scratch_bytes < 0) base::fail("scratch cap of {} bytes", options.scratch_bytes);
   const plan::Catalog catalog(problem);
   const plan::CostModel cost(catalog, options.cost);
   Plan plan = build(catalog, cost, options);
@@ -154,7 +152,7 @@ PlanSummary summarize(const Problem& problem, const Plan& plan, const CostTable&
   const plan::Catalog catalog(problem);
   plan::check_fits(catalog, plan);
   const plan::CostModel cost(catalog, table, plan::repeated_classes(catalog, plan));
-  PlanSummary summary = plan::account(catalog, cost, plan);
+  PlanSummary summary = plan::plan_cost(catalog, cost, plan);
   summary.largest_matrix_ns = plan::largest_matrix_ns(catalog, cost, plan);
   return summary;
 }

@@ -1,7 +1,7 @@
 #include "plan/plan_hash.h"
 
 #include "base/hash.h"
-#include "plan/catalog.h"
+#include "plan/kind_key.h"
 #include "version.h"
 
 namespace muster::plan {

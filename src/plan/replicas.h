@@ -16,10 +16,10 @@ inline bool in_each_replica(const Plan& plan, int32_t matrix) {
   return !plan.each_replica.empty() && plan.each_replica[matrix];
 }
 
-// Who orthogonalizes a matrix for a rank that holds some of it.
+// The rank that orthogonalizes a matrix for a rank that holds some of it.
 int32_t owner_for(const Catalog& catalog, const Plan& plan, int32_t matrix, int32_t rank);
 
-// Whether replicas can do without each other.
+// True if each replica can orthogonalize the matrix for itself.
 bool can_repeat(const Catalog& catalog, const MatrixClass& c);
 
 // By class, those of the plan, and those for which the computation that all replicas together repeat takes no longer

@@ -2,10 +2,10 @@
 //
 // An arena of three slots, and a workspace for one matrix (CostModel::workspace_bytes). Wave w lies in slot w % 3, and
 // a slot is as large as the largest of its waves. A wave takes
-// - every matrix that is put together here, in wire dtype, each aligned; none for a matrix of which nothing travels
+// - every matrix that is assembled here, in wire dtype, each aligned; none for a matrix of which nothing travels
 //   (HolderSet::stays_home), which goes through the workspace;
 // - f32 sums over replicas where gradients are synchronized, in one aligned region;
-// - the messages of one direction, sent and received, each aligned: those in are gone when those out are staged.
+// - the messages of one direction, sent and received, each aligned: messages in are freed before those out are staged.
 #pragma once
 
 #include <algorithm>

@@ -8,8 +8,8 @@
 
 namespace muster::plan {
 
-Lineup::Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut,
-               WaveOrder wave_order)
+WaveCutter::WaveCutter(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut,
+                       WaveOrder wave_order)
     : items_(catalog.matrix_count()), item_of_(catalog.matrix_count()) {
   const int32_t n = catalog.matrix_count();  // there are no more shapes than that
   const bool a_rank_each = cut == WaveCut::kByTime || cut == WaveCut::kByCompute;
@@ -34,8 +34,8 @@ Lineup::Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<
   line_up(order);
 }
 
-Lineup::Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
-               const std::vector<int32_t>& order)
+WaveCutter::WaveCutter(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
+                       const std::vector<int32_t>& order)
     : items_(catalog.matrix_count()), item_of_(catalog.matrix_count()) {
   const auto parameters = static_cast<int32_t>(catalog.problem().parameters.size());
   std::vector<int32_t> place(parameters, parameters);
@@ -52,7 +52,7 @@ Lineup::Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<
   line_up(row);
 }
 
-void Lineup::line_up(const std::vector<int32_t>& order) {
+void WaveCutter::line_up(const std::vector<int32_t>& order) {
   for (const int32_t i : order) {
     int64_t& before = total_[items_[i].sequence];
     items_[i].middle = 2 * before + items_[i].time;
@@ -60,7 +60,7 @@ void Lineup::line_up(const std::vector<int32_t>& order) {
   }
 }
 
-std::vector<int32_t> Lineup::waves(int32_t count) const {
+std::vector<int32_t> WaveCutter::waves(int32_t count) const {
   std::vector<int32_t> wave;
   std::vector<int32_t> used(count, 0);
   for (const int32_t i : item_of_) {

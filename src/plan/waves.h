@@ -16,25 +16,25 @@ enum class WaveCut : uint8_t {
   kByTime,     // every rank spreads what its matrices cost it evenly over the waves
   kByCompute,  // the same, of their computation alone
   kByShape,    // all matrices of a shape in one wave: fewest batches
-  kInTurn,     // all matrices in one row, whoever owns them: a few owners a wave, least scratch
+  kInTurn,     // all matrices in one row, whatever their owners: few owners per wave, least scratch
 };
 
-// Matrices in the order of their waves, ready to be cut into any number of them. The first two cuts keep those that
-// travel apart from those that stay home: the latter hide the exchanges; and those with an owner in each replica from
-// those with one.
-class Lineup {
+// Orders matrices and cuts them into any number of waves. The first two cuts treat matrices that travel apart from
+// those that stay home, which hide the exchanges; and matrices with an owner in each replica apart from those with a
+// single owner.
+class WaveCutter {
  public:
-  Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut,
-         WaveOrder order);
+  WaveCutter(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner, WaveCut cut,
+             WaveOrder order);
   // All matrices in one row, in the order of their parameters.
-  Lineup(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
-         const std::vector<int32_t>& order);
+  WaveCutter(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
+             const std::vector<int32_t>& order);
 
   // A wave for every matrix, 0 to K - 1, each used; K is at most `count`.
   std::vector<int32_t> waves(int32_t count) const;
 
  private:
-  // Items one after the other, in this order.
+  // Puts the items one after the other in this order.
   void line_up(const std::vector<int32_t>& order);
 
   // What goes into one wave together: a matrix, or all of a shape.

@@ -21,7 +21,7 @@ struct PlanReport {
   const Plan& plan;
   const PlanSummary& summary;
   const CostTable& cost;
-  int64_t plan_ns = 0;      // wall time of make_plan; 0: nobody took it
+  int64_t plan_ns = 0;      // wall time of make_plan; 0: not measured
   int64_t scratch_cap = 0;  // bytes; 0: none
 };
 

@@ -1,6 +1,7 @@
 #include "plan_text/words.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
 
@@ -13,6 +14,17 @@ namespace muster::plan_text {
 namespace {
 
 constexpr size_t kSizesShown = 4;
+
+// In the order of their enumerators.
+constexpr std::array<std::string_view, 3> kDtypes = {"f32", "bf16", "f16"};
+constexpr std::array<std::string_view, 4> kAlgorithms = {"muon", "normuon", "adamw", "lion"};
+constexpr std::array<std::string_view, 4> kTransports = {"ragged", "padded", "gather", "gather+reduce"};
+
+template <size_t kCount, typename Enum>
+std::string_view word_of(const std::array<std::string_view, kCount>& words, Enum value) {
+  const auto index = static_cast<size_t>(value);
+  return index < kCount ? words[index] : "?";
+}
 
 std::string sizes_words(const std::vector<int64_t>& sizes) {
   const auto last = sizes.begin() + static_cast<std::ptrdiff_t>(std::min(sizes.size(), kSizesShown));
@@ -36,45 +48,9 @@ std::string placement_words(const Placement& placement) {
 
 }  // namespace
 
-std::string_view word(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return "f32";
-    case Dtype::kBf16:
-      return "bf16";
-    case Dtype::kF16:
-      return "f16";
-  }
-  return "?";
-}
-
-std::string_view word(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kMuon:
-      return "muon";
-    case Algorithm::kNorMuon:
-      return "normuon";
-    case Algorithm::kAdamW:
-      return "adamw";
-    case Algorithm::kLion:
-      return "lion";
-  }
-  return "?";
-}
-
-std::string_view word(Transport transport) {
-  switch (transport) {
-    case Transport::kRagged:
-      return "ragged";
-    case Transport::kPadded:
-      return "padded";
-    case Transport::kGather:
-      return "gather";
-    case Transport::kGatherReduce:
-      return "gather+reduce";
-  }
-  return "?";
-}
+std::string_view word(Dtype dtype) { return word_of(kDtypes, dtype); }
+std::string_view word(Algorithm algorithm) { return word_of(kAlgorithms, algorithm); }
+std::string_view word(Transport transport) { return word_of(kTransports, transport); }
 
 std::string shape_words(const Shape& shape) {
   return shape.empty() ? "scalar" : fmt::format("{}", fmt::join(shape, "×"));

@@ -5,6 +5,7 @@
 
 #include "muster/error.h"
 #include "support/oracle.h"
+#include "support/runs.h"
 
 namespace muster::layout {
 namespace {
@@ -24,18 +25,7 @@ std::vector<int64_t> local_sizes(const Mesh& mesh, const Layout& layout, const S
 
 // The flat indices of a shard in storage order, through its runs.
 std::vector<int64_t> listed(const Partition& partition, int32_t position) {
-  std::vector<int64_t> out(static_cast<size_t>(partition.local_elements(position)), -1);
-  const Index strides = row_major_strides(partition.shape());
-  for (const Run& run : partition.shard(position)) {
-    Index at = run.box.begin;
-    for (int64_t n = run.box.volume(); n > 0; --n) {
-      int64_t flat = 0;
-      for (int d = 0; d < run.box.dims; ++d) flat += at[d] * strides[d];
-      out.at(static_cast<size_t>(run.offset_of(at))) = flat;
-      for (int d = run.box.dims - 1; d >= 0 && ++at[d] == run.box.end[d]; --d) at[d] = run.box.begin[d];
-    }
-  }
-  return out;
+  return test::flat_indices(partition.shape(), partition.shard(position), partition.local_elements(position));
 }
 
 TEST(Partitions, ChunkAsTorchDoes) {

@@ -46,7 +46,7 @@ TEST(Runs, AnOverlapKnowsWhereItSitsInBothBuffers) {
   // Rows 2 and 3 of a 4x6 tensor, and its columns 1 to 4.
   const layout::Run rows{box({{2, 4}, {0, 6}}), 0, {6, 1}};
   const layout::Run columns{box({{0, 4}, {1, 4}}), 0, {3, 1}};
-  const std::vector<Overlap> common = overlaps({rows}, {columns});
+  const std::vector<Intersection> common = intersections({rows}, {columns});
   ASSERT_EQ(common.size(), 1U);
   EXPECT_EQ(common[0].box, box({{2, 4}, {1, 4}}));
   EXPECT_EQ(common[0].first_offset, 1);

@@ -6,6 +6,7 @@
 #include "muster/error.h"
 #include "support/oracle.h"
 #include "support/problems.h"
+#include "support/runs.h"
 
 namespace muster::plan {
 namespace {
@@ -29,18 +30,7 @@ std::vector<std::pair<int64_t, int64_t>> shapes(const Parameter& p) {
 // The flat indices of a matrix in row-major order, through its runs.
 std::vector<int64_t> listed(const Parameter& p, int32_t index) {
   const MatrixGrid grid(p);
-  std::vector<int64_t> out(static_cast<size_t>(grid.at(index).elements()), -1);
-  const layout::Index strides = layout::row_major_strides(p.shape);
-  for (const layout::Run& run : grid.runs(index)) {
-    layout::Index at = run.box.begin;
-    for (int64_t n = run.box.volume(); n > 0; --n) {
-      int64_t flat = 0;
-      for (int d = 0; d < run.box.dims; ++d) flat += at[d] * strides[d];
-      out.at(static_cast<size_t>(run.offset_of(at))) = flat;
-      for (int d = run.box.dims - 1; d >= 0 && ++at[d] == run.box.end[d]; --d) at[d] = run.box.begin[d];
-    }
-  }
-  return out;
+  return test::flat_indices(p.shape, grid.runs(index), grid.at(index).elements());
 }
 
 TEST(Matrices, AWhole2dWeightIsOne) { EXPECT_THAT(shapes(parameter({6, 4})), ElementsAre(std::pair(6, 4))); }

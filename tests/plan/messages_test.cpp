@@ -22,9 +22,9 @@ TEST(MessageCounter, CirclesAreOfRanksThatExchangeDirectlyOrThroughOthers) {
   counter.add({1, 2}, {1, 2});
   counter.add({5}, {4});
   counter.add({6, 7}, {5});
-  EXPECT_THAT(counter.circles(), testing::ElementsAre(0, 1, 1, 3, 4, 4, 4, 4));
+  EXPECT_THAT(counter.connected(), testing::ElementsAre(0, 1, 1, 3, 4, 4, 4, 4));
   counter.clear();
-  EXPECT_THAT(counter.circles(), testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(counter.connected(), testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
-// How good the plans are: against the peers' rules, and the planner's own running sums against the full account.
+// How good the plans are: against the peers' rules, and the planner's own running sums against the full plan cost.
 #include <gtest/gtest.h>
 
 #include "plan/cost_model/plan_cost.h"
 #include "plan/cost_model/rank_load.h"
+#include "plan/element_shares.h"
 #include "plan/replicas.h"
-#include "plan/shares.h"
 #include "support/problems.h"
 
 namespace muster {
@@ -35,9 +35,9 @@ TEST_P(Quality, GlobalIsPredictedAsFastAsAnyOther) {
   }
 }
 
-// Owners are chosen by a ledger that never looks at single pieces. On one node and with one wave, where it knows all
-// there is to know, it must agree with the account of the finished plan.
-TEST(Ledgers, AgreeWithTheAccount) {
+// Owners are chosen by loads that never look at single pieces. On one node and with one wave, where they know all
+// there is to know, they must agree with the cost of the finished plan.
+TEST(RankLoads, AgreeWithThePlanCost) {
   for (const Case& c :
        {Case{"gpt2-small", "fsdp=5"}, Case{"modded-nanogpt", "replicate=8"}, Case{"llama-7b", "fsdp=4,tp=2"},
         Case{"gpt2-small", "replicate=2,fsdp=4"}, Case{"qwen3-moe-30b", "fsdp=7"}}) {
@@ -47,16 +47,16 @@ TEST(Ledgers, AgreeWithTheAccount) {
     const Plan plan = make_plan(problem, options);
     const plan::Catalog catalog(problem);
     const plan::CostModel cost(catalog, options.cost, plan::repeated_classes(catalog, plan));
-    const PlanSummary summary = plan::account(catalog, cost, plan);
-    const plan::Ledger ledger = plan::replay(catalog, cost, plan.owner);
+    const PlanSummary summary = plan::plan_cost(catalog, cost, plan);
+    const plan::RankLoad load = plan::load_with_owners(catalog, cost, plan.owner);
     std::vector<int64_t> shares(problem.ranks);
     for (const ElementShare& share : plan.shares) {
       plan::add_share_ns(problem, cost, plan.families[share.family], share, shares);
     }
     for (int32_t r = 0; r < problem.ranks; ++r) {
       const double ratio =
-          static_cast<double>(ledger.total(r) + shares[r]) / static_cast<double>(summary.ranks[r].total_ns());
-      // The rest is what a ledger does not count: the start of an exchange, and messages that several matrices share.
+          static_cast<double>(load.total(r) + shares[r]) / static_cast<double>(summary.ranks[r].total_ns());
+      // The rest is what loads do not count: the start of an exchange, and messages that several matrices share.
       EXPECT_NEAR(ratio, 1, 0.15) << c << ", rank " << r;
     }
   }

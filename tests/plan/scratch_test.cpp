@@ -114,8 +114,8 @@ TEST(Scratch, HoldsEveryMessageOfAReduction) {
 TEST(Scratch, KnowsWhichReplicasAreAlike) {
   const Problem problem = replicated_beside_sharded();
   const plan::Catalog catalog(problem);
-  const plan::Spreads whole = catalog.spread(0);
-  const plan::Spreads cut = catalog.spread(1);
+  const plan::Distributions whole = catalog.distribution(0);
+  const plan::Distributions cut = catalog.distribution(1);
   EXPECT_TRUE(catalog.replicas_alike(whole, whole));
   EXPECT_TRUE(catalog.replicas_alike(cut, whole | cut));
   EXPECT_FALSE(catalog.replicas_alike(whole, whole | cut));
@@ -129,9 +129,9 @@ TEST(Scratch, TakesReplicasOfHsdpForAlike) {
   add(problem, "columns", {8, 64}).layout.placements = {Placement::replicate(), Placement::shard(1)};
   add(problem, "few", {2, 8}).layout.placements = {Placement::replicate(), Placement::shard(0)};
   const plan::Catalog catalog(problem);
-  const plan::Spreads all = catalog.spread(0) | catalog.spread(1) | catalog.spread(2);
-  EXPECT_EQ(catalog.spread(0), catalog.spread(1));
-  EXPECT_NE(catalog.spread(0), catalog.spread(2));  // the third rank holds nothing of two rows
+  const plan::Distributions all = catalog.distribution(0) | catalog.distribution(1) | catalog.distribution(2);
+  EXPECT_EQ(catalog.distribution(0), catalog.distribution(1));
+  EXPECT_NE(catalog.distribution(0), catalog.distribution(2));  // the third rank holds nothing of two rows
   EXPECT_TRUE(catalog.replicas_alike(all, all));
 }
 
@@ -150,7 +150,7 @@ TEST(Scratch, TakesNoReplicasForAlikeAmongTooManyLayouts) {
   problem.parameters.erase(problem.parameters.begin());
   const plan::Catalog catalog(problem);
   for (int32_t p = 0; p < 36; ++p) {
-    EXPECT_EQ(catalog.replicas_alike(catalog.spread(p), catalog.spread(p)), p < 31) << p;
+    EXPECT_EQ(catalog.replicas_alike(catalog.distribution(p), catalog.distribution(p)), p < 31) << p;
   }
 }
 

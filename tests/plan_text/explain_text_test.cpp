@@ -65,14 +65,9 @@ TEST(ExplainText, OtherStrategiesDoNotLookAtCost) {
 
 TEST(ExplainText, AMatrixParameterShowsItsCandidates) {
   const Sample sample = make_sample();
-  plan::Explanation explanation;
-  explanation.matrix_count = 8;
-  plan::MatrixExplanation matrix;
-  matrix.rows = matrix.columns = 64;
-  matrix.normuon = true;
-  matrix.holders = 2;
-  matrix.candidates = {candidate(1, kElements / 2, 200'000), candidate(0, kElements / 2, 250'000)};
-  explanation.matrices = {matrix};
+  plan::Explanation explanation =
+      explain_one(8, {candidate(1, kElements / 2, 200'000), candidate(0, kElements / 2, 250'000)});
+  explanation.matrices[0].normuon = true;
   const std::string text = explain_text(sample.report(), explanation);
   EXPECT_THAT(text, HasSubstr("square: 8×64×64 f32, normuon, 32,768 elements"));
   EXPECT_THAT(text, HasSubstr("layout: fsdp: shard(0) on mesh fsdp=4; 4 ranks, 1 copy of each element"));

@@ -59,13 +59,8 @@ TEST(PlanJson, SurvivesNamesThatAreNotUtf8) {
 
 TEST(PlanJson, CarriesAnExplanation) {
   const Sample sample = make_sample();
-  plan::Explanation explanation;
-  explanation.matrix_count = 8;
-  plan::MatrixExplanation matrix;
-  matrix.rows = matrix.columns = 64;
-  matrix.holders = 1;
-  matrix.candidates = {{.rank = 2, .held_elements = 4096, .orthogonalize_ns = 10, .start_ns = 5, .load_ns = 300'000}};
-  explanation.matrices = {matrix};
+  const plan::Explanation explanation =
+      explain_one(8, {{.rank = 2, .held_elements = 4096, .orthogonalize_ns = 10, .start_ns = 5, .load_ns = 300'000}});
   const Json json = Json::parse(plan_json(sample.report(), &explanation))["explanation"];
   EXPECT_EQ(json["parameter"], "square");
   EXPECT_EQ(json["layout"], "fsdp: shard(0)");

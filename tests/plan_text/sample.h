@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
+#include "plan/explain.h"
 #include "plan_text/plan_report.h"
 
 namespace muster::plan_text {
@@ -22,6 +25,17 @@ struct SampleOptions {
   int32_t ranks = 4;
   int32_t waves = 2;
 };
+
+// An explanation of the sample's first parameter: `count` matrices of 64x64, of which one is shown with candidates.
+inline plan::Explanation explain_one(int32_t count, std::vector<plan::Candidate> candidates) {
+  plan::Explanation explanation;
+  explanation.matrix_count = count;
+  plan::MatrixExplanation& matrix = explanation.matrices.emplace_back();
+  matrix.rows = matrix.columns = 64;
+  matrix.holders = static_cast<int32_t>(candidates.size());
+  matrix.candidates = std::move(candidates);
+  return explanation;
+}
 
 // Eight 64x64 matrices, four 256x64 ones and a gain, rows over `fsdp`; rank r takes (r + 1) * 100 µs, a fifth of it
 // exchange.

@@ -24,7 +24,7 @@ void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
 
 // Visits the offsets of a segment in the holder's shard and in the matrix, element by element.
 template <typename Visit>
-void for_each_element(const layout::Overlap& o, Visit visit) {
+void for_each_element(const layout::Intersection& o, Visit visit) {
   std::function<void(int, int64_t, int64_t)> walk = [&](int d, int64_t first, int64_t second) {
     if (d == o.box.dims) {
       visit(first, second);
@@ -224,7 +224,7 @@ class Checker {
     require(plan_.wave[lines.matrix] == w, "the statistics of matrix {} move in wave {}", lines.matrix, w);
     const int32_t holder = in ? from : to;
     const int32_t assembler = in ? to : from;
-    const plan::Statistics* const statistics = catalog_.statistics(lines.parameter);
+    const plan::NormuonStatistics* const statistics = catalog_.statistics(lines.parameter);
     require(statistics != nullptr, "parameter {} has no statistics that move", lines.parameter);
     const layout::Partition& partition = statistics->partition();
     const int32_t position = partition.position_of(holder);
@@ -250,12 +250,12 @@ class Checker {
   // one of those.
   void check_lines() {
     for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
-      const plan::Statistics* const statistics = catalog_.statistics(catalog_.parameter_of(j));
+      const plan::NormuonStatistics* const statistics = catalog_.statistics(catalog_.parameter_of(j));
       const plan::Matrix& m = catalog_.class_at(j).matrix;
       if (statistics == nullptr || !m.normuon) continue;
       std::map<int64_t, std::set<int32_t>> keepers;  // by line
       for (int32_t position = 0; position < statistics->partition().positions(); ++position) {
-        const plan::Statistics::Part part = statistics->part_of(catalog_.index_in_parameter(j), position);
+        const plan::NormuonStatistics::Part part = statistics->part_of(catalog_.index_in_parameter(j), position);
         for (int64_t i = 0; i < part.count; ++i) {
           keepers[part.line + i].insert(statistics->partition().rank(position));
         }

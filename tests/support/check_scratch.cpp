@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "plan/statistics_routes.h"
+#include "plan/normuon_statistics_routes.h"
 
 namespace muster::test {
 

@@ -9,6 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/error.h"
 #include "support/problems.h"
 #include "support/random_training.h"
 
@@ -51,6 +55,20 @@ inline Training chain_that_rank_1_leaves(size_t after) {
     return mine;
   };
   return t;
+}
+
+// Ranks 0 and 2 break the step off and then refuse to go on.
+inline void expect_refusals_after_rank_1_left(size_t after) {
+  Training t = chain_that_rank_1_leaves(after);
+  t.failed = [](Optimizer& optimizer, const std::string& error) {
+    if (error.find("parameter 99") != std::string::npos) return;
+    EXPECT_THROW(optimizer.step(std::vector<void*>(7)), CommError);
+    EXPECT_THROW(optimizer.save("never"), CommError);
+  };
+  const std::vector<std::string> said = errors(train(t));
+  EXPECT_THAT(said[1], testing::HasSubstr("parameter 99: expected 0 to 6"));
+  EXPECT_THAT(said[0], testing::HasSubstr("step 2 broke off"));
+  EXPECT_THAT(said[2], testing::HasSubstr("step 2 broke off"));
 }
 
 // A random problem. Each rank has an order of its own, and says of some gradients only in step() that they are there.

@@ -65,6 +65,10 @@ void add_graph_option(CLI::App& command, std::string& value, const std::string& 
       ->type_name("G");
 }
 
+void add_json_flag(CLI::App& command, bool& value) {
+  command.add_flag("--json", value, "Print one JSON object and nothing else");
+}
+
 void add_coefficients_option(CLI::App& command, std::string& value) {
   command
       .add_option("--coefficients", value,

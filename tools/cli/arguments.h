@@ -1,4 +1,4 @@
-// Values of flags, checked: what is wrong is said with the flag and the value.
+// Flags and their values. An error names the flag and the value.
 #pragma once
 
 #include <algorithm>
@@ -31,13 +31,15 @@ std::pair<std::string, int64_t> parse_setting(std::string_view flag, std::string
 void add_graph_option(CLI::App& command, std::string& value, const std::string& usual);
 void add_coefficients_option(CLI::App& command, std::string& value);
 
+void add_json_flag(CLI::App& command, bool& value);
+
 // That a file could be written there, as far as its folder tells: what took minutes to measure should not be lost.
 void check_folder(std::string_view flag, const std::string& path);
 
 // One line that is safe on a terminal, whatever a name in it contained.
 std::string one_line(std::string_view text);
 
-// Runs `use` and puts the flag before what it complains about.
+// Runs `use`; an InvalidArgument that it throws gets the flag in front.
 template <typename Use>
 auto for_flag(std::string_view flag, Use use) {
   try {

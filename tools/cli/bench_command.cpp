@@ -226,7 +226,7 @@ void add_bench_command(CLI::App& app) {
       ->type_name("FILE");
   add_graph_option(command, arguments->graph, "default on");
   add_coefficients_option(command, arguments->coefficients);
-  command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");
+  add_json_flag(command, arguments->json);
   command.footer(
       "host ms is what of a step is neither in kernels nor waiting for other ranks; on cuda, until step() returns.\n"
       "Example: muster bench gpt2-small --ranks 2 --layers 2 --strategy per_matrix,chunked,megabatch,global");

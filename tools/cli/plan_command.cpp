@@ -122,7 +122,7 @@ void add_plan_command(CLI::App& app) {
   command.add_option("--explain", arguments->explain, "Say why this parameter goes where it goes")->type_name("PARAM");
   command.add_option("--html", arguments->html, "Also write a report: one HTML file, beside other strategies")
       ->type_name("FILE");
-  command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");
+  add_json_flag(command, arguments->json);
   command.footer("Example: muster plan moe-397b --mesh fsdp=16,ep=8 --scratch-mib 2048");
   command.callback([arguments] { run(*arguments); });
 }

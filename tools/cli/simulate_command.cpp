@@ -142,7 +142,7 @@ void add_simulate_command(CLI::App& app) {
   command.add_option("--trace", arguments->trace, "Write the simulated step of each, for ui.perfetto.dev")
       ->type_name("FILE");
   command.add_option("--html", arguments->html, "Write a report")->type_name("F.html");
-  command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");
+  add_json_flag(command, arguments->json);
   command.footer("Example: muster simulate moe-397b --mesh fsdp=128 --cluster h100-ib --scratch-mib 2048");
   command.callback([arguments] { run(*arguments); });
 }

@@ -292,7 +292,7 @@ void add_train_command(CLI::App& app) {
   command.add_option("--beside", arguments->beside, "Other trainings, as --json printed them, for the report")
       ->type_name("F.json")
       ->delimiter(',');
-  command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");
+  add_json_flag(command, arguments->json);
   command.footer(
       "Losses do not depend on ranks, threads, mesh, strategy, waves or orders: to the bit.\nExample: muster train "
       "--ranks 4");

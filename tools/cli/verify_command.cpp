@@ -307,7 +307,7 @@ void add_verify_command(CLI::App& app) {
       ->type_name("S,...");
   add_graph_option(command, arguments->graph, "default both where there is a choice");
   add_coefficients_option(command, arguments->coefficients);
-  command.add_flag("--json", arguments->json, "Print one JSON object and nothing else");
+  add_json_flag(command, arguments->json);
   command.footer("Example: muster verify gpt2-small --mesh fsdp=2,tp=2 --layers 1");
   command.callback([arguments] { run(*arguments); });
 }

@@ -1,18 +1,15 @@
-// Numbers that are made up from where they belong, alike on every rank.
+// Made-up numbers: functions of the place that they are for, the same on every rank.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
+#include "base/hash.h"
+
 namespace muster::run {
 
-inline uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
-
-inline constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
+using base::kGolden;
+using base::mix;
 
 inline uint64_t hash(uint64_t stream, int64_t index) { return mix(stream + static_cast<uint64_t>(index) * kGolden); }
 

@@ -17,7 +17,7 @@ int64_t moment_bytes(Algorithm algorithm) {
 // (xtuner/v1/optim/muon.py): the list of updates and its packed copy; the gathered parameter; and of its size, in one
 // batch over all of its matrices, X, B @ X, a * X and their sum. The squares are left out. Weight, gradient and
 // momentum of padding are zeros.
-int64_t padded_batch_bytes(const plan::Activity& activity, const plan::Traffic& in, int64_t zero_bytes) {
+int64_t padded_batch_bytes(const plan::RankWork& activity, const plan::Traffic& in, int64_t zero_bytes) {
   const int64_t own = std::max<int64_t>(0, activity.assembled - in.received());
   return 2 * (in.sent() + own) + 5 * activity.assembled + activity.zeros * zero_bytes;
 }
@@ -53,7 +53,7 @@ Memory::Memory(const plan::Catalog& catalog, const Plan& plan)
   }
 }
 
-void Memory::add(int32_t wave, int32_t rank, const plan::Activity& activity, const plan::Traffic& in,
+void Memory::add(int32_t wave, int32_t rank, const plan::RankWork& activity, const plan::Traffic& in,
                  const plan::Traffic& out) {
   Rank& r = ranks_[rank];
   r.held += activity.momentum * kMomentumStateBytes + activity.lines * kVarianceBytes;

@@ -14,7 +14,7 @@ class Memory {
  public:
   Memory(const plan::Catalog& catalog, const Plan& plan);
 
-  void add(int32_t wave, int32_t rank, const plan::Activity& activity, const plan::Traffic& in,
+  void add(int32_t wave, int32_t rank, const plan::RankWork& activity, const plan::Traffic& in,
            const plan::Traffic& out);
 
   int64_t scratch_bytes_max() const;  // of Muster's executor

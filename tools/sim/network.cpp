@@ -13,7 +13,7 @@ int64_t transfer_ns(int64_t bytes, int64_t mbps) {
 
 }  // namespace
 
-std::vector<int64_t> exchange_ns(const Cluster& cluster, const plan::Flow& flow, int32_t ranks) {
+std::vector<int64_t> exchange_ns(const Cluster& cluster, const plan::WaveTraffic& flow, int32_t ranks) {
   const CostTable& cost = cluster.cost;
   const int32_t size = cost.ranks_per_node;
   const int32_t nics = std::min(cluster.nics_per_node, size);

@@ -56,7 +56,7 @@ class Replay {
  private:
   enum class Direction : uint8_t { kIn, kOut };
   struct Part {
-    plan::Activity activity;
+    plan::RankWork activity;
     int64_t in_ns = 0;  // 0: takes no part
     int64_t out_ns = 0;
     int64_t in_bytes = 0;
@@ -76,14 +76,14 @@ class Replay {
     counter_.count(wave);
     WaveParts& parts = at(wave);
     parts.ranks.assign(ranks_, {});
-    parts.in_circle = counter_.in().pairs.circles();
-    parts.out_circle = counter_.out().pairs.circles();
+    parts.in_circle = counter_.in().pairs.connected();
+    parts.out_circle = counter_.out().pairs.connected();
     const std::vector<int64_t> in_ns = exchange_ns(cluster_, counter_.in(), ranks_);
     const std::vector<int64_t> out_ns = exchange_ns(cluster_, counter_.out(), ranks_);
     for (int32_t r = 0; r < ranks_; ++r) {
       const plan::Traffic& in = counter_.in().at(r);
       const plan::Traffic& out = counter_.out().at(r);
-      const plan::Activity& activity = counter_.at(r);
+      const plan::RankWork& activity = counter_.at(r);
       parts.ranks[r] = {activity,
                         in_ns[r],
                         out_ns[r],
@@ -115,7 +115,7 @@ class Replay {
 
   void compute(int32_t r, int32_t w) {
     const Part& part = at(w).ranks[r];
-    const plan::Activity& activity = part.activity;
+    const plan::RankWork& activity = part.activity;
     const int64_t batch_ns = cluster_.cost.batch_ns;
     call(r, "elementwise", w, activity.elementwise_ns);
     clocks_[r].compute("orthogonalize at home", w, activity.home_ns + activity.home_batches * batch_ns);
@@ -177,7 +177,7 @@ class Replay {
   const Cluster& cluster_;
   const int32_t ranks_;
   const int32_t waves_;
-  plan::WaveCounter counter_;
+  plan::WaveWork counter_;
   Memory memory_;
   std::vector<int64_t> exchange_ns_;
   std::vector<RankClock> clocks_;

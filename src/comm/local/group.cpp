@@ -98,7 +98,7 @@ void Group::carry_out(const std::vector<Copy>& copies, Post& mine) {
   }
 }
 
-bool Group::test(const Post& post, Clock::time_point deadline) {
+bool Group::advance(const Post& post, Clock::time_point deadline) {
   const std::lock_guard lock(mutex_);
   if (post.open == 0) return true;
   if (!failure_ && Clock::now() >= deadline) {
@@ -122,7 +122,7 @@ void Group::wait(const Post& post, Clock::time_point deadline) {
     } else if (const std::vector<int32_t> ranks = missing(post); !ranks.empty()) {
       fail(late(post.posting.name, ranks, timeout_));
     } else {
-      changed.wait(lock);  // everybody is there and copying
+      changed.wait(lock);  // all ranks have posted and are copying
     }
   }
 }

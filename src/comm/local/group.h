@@ -1,8 +1,8 @@
-// What ranks of one process share: operations in order, and who has posted what.
+// What ranks of one process share: operations in order, and which ranks have posted them.
 //
-// Whoever comes second to a message copies it, straight from the sender's buffer to the receiver's, before its post()
-// returns. Then both know it is done. The copy runs outside the lock; while it runs neither side may give its buffer
-// back, not even after a failure.
+// The second of a message's two ranks copies it, from the sender's buffer to the receiver's, before its post() returns;
+// then both ranks know that it is done. The copy runs outside the lock. While it runs neither rank may free its buffer,
+// not even after a failure.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +20,7 @@ struct Post {
   int32_t rank = 0;
   int64_t sequence = 0;
   int64_t open = 0;     // messages that are not done
-  int64_t copying = 0;  // of these, being copied at this moment
+  int64_t copying = 0;  // of these, being copied now
 };
 
 class Group {
@@ -32,11 +32,11 @@ class Group {
 
   // All of these but abort() and leave() throw CommError once the group has failed.
   std::shared_ptr<Post> post(int32_t rank, Posting posting);
-  // `deadline` is when an unfinished post fails the group.
-  bool test(const Post& post, Clock::time_point deadline);
+  // True once the post is done. A post that is not done at the deadline fails the group.
+  bool advance(const Post& post, Clock::time_point deadline);
   void wait(const Post& post, Clock::time_point deadline);
   void abort(int32_t rank, std::string_view reason);
-  // The rank posts nothing any more.
+  // The rank will post nothing more.
   void leave(int32_t rank);
 
  private:
@@ -46,7 +46,7 @@ class Group {
     bool left = false;
   };
   struct Operation {
-    std::string name;  // as the first to come calls it
+    std::string name;  // given by the first rank to post
     int32_t first = 0;
     int32_t arrived = 0;
     std::vector<std::shared_ptr<Post>> posts;  // by rank
@@ -68,7 +68,7 @@ class Group {
   const std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   std::deque<Member> members_;
-  std::deque<Operation> operations_;  // those that some rank has still to post
+  std::deque<Operation> operations_;  // that some rank has not posted yet
   int64_t retired_ = 0;               // the sequence number of the first of them
   std::optional<std::string> failure_;
 };

@@ -3,36 +3,13 @@
 
 #include <fmt/format.h>
 
-#include "comm/collectives.h"
 #include "comm/local/group.h"
+#include "comm/world.h"
 #include "muster/error.h"
 
 namespace muster::comm::local {
 
 namespace {
-
-class LocalRequest final : public Request {
- public:
-  LocalRequest(std::shared_ptr<Group> group, std::shared_ptr<Post> post)
-      : group_(std::move(group)), post_(std::move(post)) {}
-  ~LocalRequest() override {
-    try {
-      wait();
-    } catch (const CommError&) {
-    }
-  }
-
-  bool test() override {
-    if (!test_deadline_) test_deadline_ = deadline_after(group_->timeout());
-    return group_->test(*post_, *test_deadline_);
-  }
-  void wait() override { group_->wait(*post_, deadline_after(group_->timeout())); }
-
- private:
-  std::shared_ptr<Group> group_;
-  std::shared_ptr<Post> post_;
-  std::optional<Clock::time_point> test_deadline_;
-};
 
 class LocalCommunicator final : public Collectives {
  public:
@@ -46,7 +23,8 @@ class LocalCommunicator final : public Collectives {
 
  private:
   std::unique_ptr<Request> post(Posting posting) override {
-    return std::make_unique<LocalRequest>(group_, group_->post(rank_, std::move(posting)));
+    return std::make_unique<WorldRequest<Group, std::shared_ptr<Post>>>(group_,
+                                                                        group_->post(rank_, std::move(posting)));
   }
 
   std::shared_ptr<Group> group_;

@@ -14,7 +14,7 @@ namespace mpi {
 
 namespace {
 
-// MPI is one a process, and so is this.
+// There is one MPI per process, and so one of this.
 std::atomic<int> open_communicators{0};
 
 void finalize_at_exit() {

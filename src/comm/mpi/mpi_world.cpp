@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/hash.h"
 #include "comm/backoff.h"
 #include "comm/mpi/mpi_library.h"
 #include "muster/error.h"
@@ -41,12 +42,11 @@ MPI_Comm duplicate_world(Clock::time_point deadline) {
 }  // namespace
 
 int Tags::tag(int64_t sequence, std::string_view name, int64_t bytes) const {
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  const auto add = [&](uint64_t byte) { hash = (hash ^ byte) * 1099511628211u; };
-  for (const char c : name) add(static_cast<unsigned char>(c));
-  for (int shift = 0; shift < 64; shift += 8) add(static_cast<uint64_t>(bytes) >> shift & 255);
+  base::Hash hash;
+  hash.add(std::as_bytes(std::span(name)));
+  hash.add(bytes);
   const int64_t number = sequence & ((int64_t{1} << sequence_bits) - 1);
-  return static_cast<int>(number << hash_bits | static_cast<int64_t>(hash >> (64 - hash_bits)));
+  return static_cast<int>(number << hash_bits | static_cast<int64_t>(hash.value() >> (64 - hash_bits)));
 }
 
 int64_t Tags::distance(int tag, int64_t sequence) const {
@@ -55,7 +55,7 @@ int64_t Tags::distance(int tag, int64_t sequence) const {
   return ahead < numbers / 2 ? ahead : ahead - numbers;
 }
 
-World::World(const CommOptions& options, const Limits& limits) : timeout_(options.timeout), limits_(limits) {
+World::World(const CommOptions& options, const Limits& limits) : WorldBase(0, 1, options.timeout), limits_(limits) {
   const Clock::time_point deadline = deadline_after(timeout_);
   initialize();
   opened();
@@ -73,8 +73,8 @@ World::~World() {
     done = finalized() || close();
   } catch (const Error&) {
   }
-  // Otherwise it stays open, which keeps MPI_Finalize from being called, and MPI may still write into what it listens
-  // with: a notice that came after the end of a dead communicator once went into freed memory.
+  // Otherwise the control communicator leaks, which keeps MPI_Finalize from being called: MPI may still write into its
+  // buffers. A notice that came after the end of a dead communicator once went into freed memory.
   if (!done) static_cast<void>(control_.release());
 }
 
@@ -103,7 +103,7 @@ bool World::all_left() {
 
 std::unique_ptr<Operation> World::post(Posting posting) {
   const std::lock_guard lock(mutex_);
-  // A rank that comes late hears that the others have given up before it finds their messages and believes all is well.
+  // Notices first: a late rank must learn that the others have given up before it finds their messages.
   if (!failure_) read_notices();
   if (failure_) raise(posting.name);
   auto operation = std::make_unique<Operation>();
@@ -112,7 +112,7 @@ std::unique_ptr<Operation> World::post(Posting posting) {
   operation->next_look = Clock::now() + kLookInterval;
   under_way_.push_back(operation.get());
   try {
-    // Receives first, so that what arrives finds its place.
+    // Receives first, so that messages that arrive match one.
     for (const Receive& receive : operation->posting.receives) {
       start_pieces(*operation, receive.peer, receive.data, receive.bytes, Operation::Piece::Kind::kReceive);
     }
@@ -129,8 +129,8 @@ std::unique_ptr<Operation> World::post(Posting posting) {
   return operation;
 }
 
-// Full pieces, and then one that is not full, if need be empty: so ranks that disagree on the bytes always see a piece
-// that is too long or too short.
+// Full pieces, then one that is not full and may be empty: ranks that disagree on the bytes always see a piece that is
+// too long or too short.
 void World::start_pieces(Operation& operation, int32_t peer, void* data, int64_t bytes, Operation::Piece::Kind kind) {
   auto* at = static_cast<std::byte*>(data);
   const int tag = tags_.tag(operation.sequence, operation.posting.name, bytes);
@@ -183,7 +183,7 @@ void World::take_finished(Operation& operation) {
   }
 }
 
-// A piece that went wrong stays open, and its operation with it.
+// A piece that failed stays open, and so does its operation.
 void World::take_piece(Operation& operation, size_t index, int error, const MPI_Status& status) {
   const Operation::Piece& piece = operation.pieces[index];
   const std::string& name = operation.posting.name;
@@ -225,14 +225,14 @@ void World::read_notices() try {
   die(error.what());
 }
 
-// Runs ten times a second while a rank waits: what it finds would otherwise surface as a timeout.
+// Runs ten times per second while a rank waits; errors that it finds would otherwise be reported as timeouts.
 void World::look_for_trouble(Operation& operation) {
   const std::string& name = operation.posting.name;
   std::vector<int32_t> gone;
   for (const int32_t peer : open_peers(operation)) {
     if (left_at_[peer] && *left_at_[peer] <= operation.sequence) gone.push_back(peer);
     if (left_at_[peer] || !control_->is_gone(peer)) continue;
-    read_notices();  // its last words, if any, explain more
+    read_notices();  // its last notice, if any, explains more
     return fail(fmt::format("{}: rank {} died", name, peer));
   }
   if (!gone.empty()) return fail(left(name, gone));
@@ -246,12 +246,12 @@ void World::look_for_trouble(Operation& operation) {
   }
 }
 
-// All operations up to this one have their receives. A message of one of them that lies there unexpected is wrong; one
-// of a later operation is early.
+// All operations up to this one have posted their receives. An unexpected message of one of them is an error; one of a
+// later operation is early.
 void World::explain_unexpected(const Operation& operation, const Receive& receive, const MPI_Status& status) {
   const std::string& name = operation.posting.name;
   const int64_t distance = tags_.distance(status.MPI_TAG, operation.sequence);
-  // Far behind may be far ahead: numbers wrap.
+  // Numbers wrap, so a number far behind may be one far ahead.
   if (distance > 0 || distance <= -kNear) return;
   if (distance < 0) {
     return fail(fmt::format("{}: rank {} sent rank {} a message {} operations ago that it did not expect", name,
@@ -293,8 +293,8 @@ void World::fail(const std::string& cause) {
   control_->tell(Notice::Kind::kFailed, operations_, cause);
 }
 
-// The buffers go back to their owners after this: takes back the receives that no message has met yet. What is half-way
-// cannot be taken back; it moves only inside MPI calls, of which this communicator makes no more.
+// Callers free their buffers after this, so receives that no message has matched yet are cancelled. Messages in
+// transfer cannot be cancelled; they progress only inside MPI calls, and this communicator makes no more of them.
 void World::die(std::string cause) {
   failure_ = std::move(cause);
   const Clock::time_point deadline = Clock::now() + kCancelTime;
@@ -311,7 +311,5 @@ void World::die(std::string cause) {
   }
   under_way_.clear();
 }
-
-void World::raise(std::string_view name) const { throw CommError(seen_by(name, *failure_)); }
 
 }  // namespace muster::comm::mpi

@@ -1,4 +1,4 @@
-// The ranks of MPI_COMM_WORLD as one communicator's operations see them.
+// One rank's view of MPI_COMM_WORLD: its operations, and what other ranks say.
 //
 // A message's tag says what it is: the number of its operation and a hash of the operation's name and the message's
 // bytes, as many bits of each as MPI's largest tag allows. MPI keeps the order of messages between two ranks that bear
@@ -9,13 +9,12 @@
 // the end.
 #pragma once
 
-#include <mutex>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "comm/mpi/mpi_communicator.h"
 #include "comm/mpi/mpi_control.h"
+#include "comm/world.h"
 
 namespace muster::comm::mpi {
 
@@ -28,8 +27,6 @@ struct Tags {
   // How many operations the tag's is after `sequence`, if near.
   int64_t distance(int tag, int64_t sequence) const;
 };
-
-class World;
 
 // One rank's part of one operation.
 struct Operation {
@@ -45,24 +42,18 @@ struct Operation {
   int64_t open = 0;
   std::vector<int> finished;  // scratch of MPI_Testsome
   std::vector<MPI_Status> statuses;
-  Clock::time_point next_look;  // for what may have gone wrong
+  Clock::time_point next_look;  // when to look for errors again
 };
 
-class World {
+class World : public WorldBase {
  public:
-  // All ranks call it.
+  // Collective: all ranks call it.
   World(const CommOptions& options, const Limits& limits);
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
-  // Leaves, and waits until all have.
+  // Leaves, and waits until all ranks have.
   ~World();
 
-  int32_t rank() const { return rank_; }
-  int32_t size() const { return size_; }
-  std::chrono::milliseconds timeout() const { return timeout_; }
-
   std::unique_ptr<Operation> post(Posting posting);
-  // True once done. Fails past the deadline.
+  // True once the operation is done. Fails past the deadline.
   bool advance(Operation& operation, Clock::time_point deadline);
   void abort(std::string_view reason);
 
@@ -74,25 +65,19 @@ class World {
   void look_for_trouble(Operation& operation);
   void explain_unexpected(const Operation& operation, const Receive& receive, const MPI_Status& status);
   std::vector<int32_t> open_peers(const Operation& operation) const;
-  // Ends everything here and tells the others. The first cause stays.
+  // Ends every operation of this rank and tells the others. The first cause stays.
   void fail(const std::string& cause);
   void die(std::string cause);
-  [[noreturn]] void raise(std::string_view name) const;
   bool close();
   bool all_left();
 
-  std::mutex mutex_;  // abort() comes from any thread
-  std::chrono::milliseconds timeout_;
   Limits limits_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::unique_ptr<Control> control_;
-  int32_t rank_ = 0;
-  int32_t size_ = 1;
   Tags tags_;
   int64_t operations_ = 0;                       // started here
   std::vector<std::optional<int64_t>> left_at_;  // by rank: the operations it had started when it left
   std::vector<Operation*> under_way_;
-  std::optional<std::string> failure_;
 };
 
 }  // namespace muster::comm::mpi

@@ -5,36 +5,24 @@
 
 #include <fmt/format.h>
 
-#include "comm/collectives.h"
 #include "comm/nccl/nccl_library.h"
 #include "comm/nccl/nccl_streams.h"
 #include "comm/nccl/nccl_world.h"
-#include "comm/world_request.h"
 #include "muster/error.h"
 
 namespace muster::comm::nccl {
 
 namespace {
 
-using NcclRequest = WorldRequest<World, std::shared_ptr<Operation>>;
-
-class NcclCommunicator final : public Collectives {
+class NcclCommunicator final : public WorldCommunicator<World> {
  public:
-  explicit NcclCommunicator(std::shared_ptr<World> world) : world_(std::move(world)), streams_(world_) {}
+  explicit NcclCommunicator(std::shared_ptr<World> world) : WorldCommunicator(std::move(world)), streams_(world_) {}
 
-  int32_t rank() const override { return world_->rank(); }
-  int32_t size() const override { return world_->size(); }
-  std::chrono::milliseconds timeout() const override { return world_->timeout(); }
-  void abort(std::string_view reason) override { world_->abort(reason); }
   StreamCommunicator* on_stream() override { return &streams_; }
 
  private:
-  std::unique_ptr<Request> post(Posting posting) override {
-    return std::make_unique<NcclRequest>(world_, world_->post(std::move(posting)));
-  }
   void copy(void* to, const void* from, int64_t bytes) override { world_->copy(to, from, bytes); }
 
-  std::shared_ptr<World> world_;  // requests keep it: this rank leaves when the last of them is gone
   Streams streams_;
 };
 
@@ -63,7 +51,7 @@ std::unique_ptr<Communicator> make_communicator(const NcclId& id, int32_t rank, 
 std::unique_ptr<Communicator> make_communicator(Communicator& others, const CommOptions& options,
                                                 const Limits& limits) {
   check_options(options);
-  // A rank without NCCL says so, lest the others wait for it.
+  // A rank without NCCL says so; otherwise the others would wait for it.
   struct Offer {
     int32_t able = 0;
     NcclId id;

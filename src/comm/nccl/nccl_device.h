@@ -1,4 +1,4 @@
-// What a communicator holds of its CUDA device.
+// RAII wrappers of the CUDA objects that a communicator owns.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace muster::comm::nccl {
 
 using kernels::cuda::check;
 
-// The calling thread's device, for a while: a communicator's may be another.
+// Temporarily makes a device the calling thread's current one; restores the previous one on destruction.
 class DeviceScope {
  public:
   explicit DeviceScope(int device) {
@@ -27,25 +27,25 @@ class DeviceScope {
   int before_ = 0;
 };
 
-// A stream that waits for no other.
-class Stream {
+// A non-blocking stream.
+class CudaStream {
  public:
-  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  ~Stream() { cudaStreamDestroy(stream_); }
+  CudaStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"); }
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+  ~CudaStream() { cudaStreamDestroy(stream_); }
   operator cudaStream_t() const { return stream_; }
 
  private:
   cudaStream_t stream_ = nullptr;
 };
 
-class Event {
+class CudaEvent {
  public:
-  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event() { cudaEventDestroy(event_); }
+  CudaEvent() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  ~CudaEvent() { cudaEventDestroy(event_); }
 
   void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
   bool done() const {
@@ -59,7 +59,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Zeros that the host and the device both reach.
+// Pinned memory, mapped for the device and initialised to zeros.
 class PinnedBytes {
  public:
   explicit PinnedBytes(int64_t bytes) {

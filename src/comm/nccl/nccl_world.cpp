@@ -14,12 +14,12 @@ namespace muster::comm::nccl {
 
 namespace {
 
-// Control messages are small; what is left of the device is for the work.
+// Control messages are small, so most of the device is left to the step.
 constexpr int32_t kControlBlocks = 4;
 constexpr auto kLookInterval = std::chrono::milliseconds(100);
-// How long a rank that fails waits for the others to hear why, and for the system to say that a process is gone.
-constexpr auto kFarewell = std::chrono::milliseconds(1000);
-constexpr auto kObituary = std::chrono::milliseconds(500);
+// How long a rank that fails waits for the others to receive the cause, and for the system to report a dead process.
+constexpr auto kGoodbyeTimeout = std::chrono::milliseconds(1000);
+constexpr auto kDeathTimeout = std::chrono::milliseconds(500);
 
 int64_t choose_piece_bytes(const Limits& limits, int32_t size) {
   constexpr int64_t kUnit = 256;
@@ -45,9 +45,7 @@ std::vector<int32_t> peers_of(const Posting& posting) {
 }  // namespace
 
 World::World(const NcclId& id, int32_t rank, int32_t size, const CommOptions& options, const Limits& limits)
-    : rank_(rank),
-      size_(size),
-      timeout_(options.timeout),
+    : WorldBase(rank, size, options.timeout),
       device_(current_device()),
       piece_bytes_(choose_piece_bytes(limits, size)),
       pinned_(size * (RollCall::entry_bytes(size) + 2 * piece_bytes_)),
@@ -57,11 +55,12 @@ World::World(const NcclId& id, int32_t rank, int32_t size, const CommOptions& op
       next_look_(Clock::now() + kLookInterval) {
   if (size_ == 1) return;
   const Clock::time_point deadline = deadline_after(timeout_);
-  control_ = std::make_unique<Ranks>(id, rank, size, kControlBlocks, deadline);
+  control_comm_ = std::make_unique<NcclComm>(id, rank, size, kControlBlocks, deadline);
   connect(deadline);
 }
 
-// The first messages to each rank connect it; here a rank that is missing shows, and no step has to wait for it.
+// The first message to a rank makes its connection. Doing so here finds missing ranks early and saves the first step
+// the time.
 void World::connect(Clock::time_point deadline) {
   const auto exchange = [&](const char* what, auto& mine, auto& all) {
     constexpr auto kBytes = static_cast<int64_t>(sizeof mine);
@@ -84,9 +83,9 @@ void World::connect(Clock::time_point deadline) {
   std::vector<NcclId> ids(static_cast<size_t>(size_));
   NcclId id = rank_ == 0 ? make_id() : NcclId{};
   exchange("streams", id, ids);
-  streams_ = std::make_unique<Ranks>(ids[0], rank_, size_, 0, deadline);
+  stream_comm_ = std::make_unique<NcclComm>(ids[0], rank_, size_, 0, deadline);
 
-  // A few bytes from each to each, and a sum: a graph captured later finds all connections made.
+  // A few bytes between all ranks, and a sum: a graph captured later finds all connections made.
   std::vector<Send> sends;
   std::vector<Receive> receives;
   for (int32_t peer = 0; peer < size_; ++peer) {
@@ -95,10 +94,10 @@ void World::connect(Clock::time_point deadline) {
     receives.push_back({peer, pieces_in_ + peer * piece_bytes_, 16});
   }
   const std::string name = "make_nccl_communicator";
-  streams_->enqueue(sends, receives, stream_);
-  streams_->wait_until_ready(deadline, name);
-  streams_->enqueue_sum(reinterpret_cast<int64_t*>(pieces_out_), 2, stream_);
-  streams_->wait_until_ready(deadline, name);
+  stream_comm_->enqueue(sends, receives, stream_);
+  stream_comm_->wait_until_ready(deadline, name);
+  stream_comm_->enqueue_sum(reinterpret_cast<int64_t*>(pieces_out_), 2, stream_);
+  stream_comm_->wait_until_ready(deadline, name);
   event_.record(stream_);
   for (Backoff backoff; !event_.done(); backoff.pause()) check_streams(name, deadline);
 }
@@ -113,21 +112,21 @@ World::~World() {
 }
 
 void World::close() {
-  if (failure_ || size_ == 1 || !streams_) return;
+  if (failure_ || size_ == 1 || !stream_comm_) return;
   const Clock::time_point deadline = deadline_after(timeout_);
   try {
     roll_call_.begin(Word::kLeft, "");
     call_roll();
     for (Backoff backoff; !launched_is_done(); backoff.pause()) {
-      look_for_the_dead("leaving");
+      check_peers_alive("leaving");
       if (failure_ || Clock::now() >= deadline) return;
     }
-    if (const auto trouble = roll_call_.trouble()) return part(*trouble);
+    if (const auto trouble = roll_call_.trouble()) return leave_after(*trouble);
   } catch (const Error&) {
     return;
   }
-  streams_->close(deadline);
-  control_->close(deadline);
+  stream_comm_->close(deadline);
+  control_comm_->close(deadline);
 }
 
 std::shared_ptr<Operation> World::post(Posting posting) {
@@ -154,14 +153,14 @@ bool World::advance(Operation& operation, Clock::time_point deadline) {
   const DeviceScope device(device_);
   step(name);
   if (!failure_ && !operation.done) {
-    look_for_the_dead(name);
+    check_peers_alive(name);
     if (!failure_ && Clock::now() >= deadline) die(late_text(name));
   }
   if (failure_ && !operation.done) raise(name);
   return operation.done;
 }
 
-// One operation at a time, in the order in which they were posted, which all ranks share.
+// Runs one operation at a time, in the order in which they were posted, which all ranks share.
 void World::step(const std::string& name) try {
   while (!failure_ && !queue_.empty()) {
     Operation& operation = *queue_.front();
@@ -172,7 +171,7 @@ void World::step(const std::string& name) try {
     }
     if (!launched_is_done()) return;
     if (round_ == Round::kRollCall) {
-      if (const auto trouble = roll_call_.trouble()) return part(*trouble);
+      if (const auto trouble = roll_call_.trouble()) return leave_after(*trouble);
       at_ = 0;
     } else {
       take_pieces(operation.posting);
@@ -236,12 +235,12 @@ void World::copy(void* to, const void* from, int64_t bytes) {
 }
 
 void World::launch(std::span<const Send> sends, std::span<const Receive> receives) {
-  control_->enqueue(sends, receives, stream_);
+  control_comm_->enqueue(sends, receives, stream_);
   recorded_ = false;
 }
 
 bool World::launched_is_done() {
-  if (!control_->ready()) return false;
+  if (!control_comm_->ready()) return false;
   if (!recorded_) {
     event_.record(stream_);
     recorded_ = true;
@@ -259,7 +258,7 @@ bool World::finish_round(Clock::time_point deadline) {
 std::string World::late_text(const std::string& name) const {
   std::vector<int32_t> ranks;
   if (round_ == Round::kRollCall) ranks = roll_call_.missing();
-  // All said that they would come; NCCL does not say whose message is on its way.
+  // All ranks answered the roll call; NCCL does not say whose message is missing.
   if (ranks.empty()) ranks = peers_of(queue_.front()->posting);
   return late(name, ranks, timeout_);
 }
@@ -271,7 +270,7 @@ std::optional<int32_t> World::find_dead() const {
   return std::nullopt;
 }
 
-void World::look_for_the_dead(const std::string& name) {
+void World::check_peers_alive(const std::string& name) {
   const Clock::time_point now = Clock::now();
   if (now < next_look_) return;
   next_look_ = now + kLookInterval;
@@ -280,8 +279,8 @@ void World::look_for_the_dead(const std::string& name) {
 
 void World::explain(const std::string& name, const std::string& error) {
   if (failure_) return;
-  // NCCL notices a broken connection before the system has buried the process.
-  const Clock::time_point deadline = Clock::now() + kObituary;
+  // NCCL notices a broken connection before the system reports that the process is gone.
+  const Clock::time_point deadline = Clock::now() + kDeathTimeout;
   std::optional<int32_t> dead;
   for (Backoff backoff; !(dead = find_dead()) && Clock::now() < deadline;) backoff.pause();
   die(dead ? fmt::format("{}: rank {} died", name, *dead) : fmt::format("{}: {}", name, error));
@@ -293,9 +292,9 @@ void World::abort(std::string_view reason) try {
   if (failure_) return;
   const std::string cause = aborted(rank_, reason);
   if (size_ == 1) return die(cause);
-  // The others may be in the middle of an operation with this rank, and hear nothing before its end.
+  // The others may be in the middle of an operation with this rank, and receive nothing before its end.
   closing_ = true;
-  const Clock::time_point deadline = Clock::now() + std::min<std::chrono::milliseconds>(timeout_, kFarewell);
+  const Clock::time_point deadline = Clock::now() + std::min<std::chrono::milliseconds>(timeout_, kGoodbyeTimeout);
   for (Backoff backoff; round_ != Round::kNone && !failure_; backoff.pause()) {
     if (Clock::now() >= deadline) return die(cause);
     step(cause);
@@ -304,7 +303,7 @@ void World::abort(std::string_view reason) try {
   try {
     roll_call_.begin(Word::kAborted, reason);
     call_roll();
-    if (finish_round(deadline)) return part(cause);
+    if (finish_round(deadline)) return leave_after(cause);
   } catch (const Error&) {
   }
   die(cause);
@@ -313,13 +312,13 @@ void World::abort(std::string_view reason) try {
   die(error.what());
 }
 
-// A rank has done its part of a roll call once its words are on the way; would it abort at once, they might be lost. An
-// answer to the next call shows that they arrived.
-void World::part(const std::string& cause) {
+// A roll call is done for a rank once its own entries are sent. If it aborted at once they might be lost, so it waits
+// for answers to another call, which show that they arrived.
+void World::leave_after(const std::string& cause) {
   try {
     roll_call_.begin(Word::kFailed, cause);
     call_roll();
-    finish_round(Clock::now() + std::min<std::chrono::milliseconds>(timeout_, kFarewell));
+    finish_round(Clock::now() + std::min<std::chrono::milliseconds>(timeout_, kGoodbyeTimeout));
   } catch (const Error&) {
   }
   die(cause);
@@ -329,11 +328,9 @@ void World::die(const std::string& cause) {
   if (failure_) return;
   failure_ = cause;
   queue_.clear();
-  if (streams_) streams_->abort();
-  if (control_) control_->abort();
+  if (stream_comm_) stream_comm_->abort();
+  if (control_comm_) control_comm_->abort();
 }
-
-void World::raise(std::string_view name) const { throw CommError(seen_by(name, *failure_)); }
 
 template <typename Enqueue>
 void World::on_streams(const std::string& name, const Enqueue& enqueue) {
@@ -346,7 +343,7 @@ void World::on_streams(const std::string& name, const Enqueue& enqueue) {
     if (failure_) raise(name);
     try {
       if (!std::exchange(enqueued, true)) enqueue();
-      ready = !streams_ || streams_->ready();
+      ready = !stream_comm_ || stream_comm_->ready();
     } catch (const Error& error) {
       explain(name, error.what());
     }
@@ -360,13 +357,13 @@ void World::on_streams(const std::string& name, const Enqueue& enqueue) {
 void World::enqueue(const Posting& posting, cudaStream_t stream) {
   on_streams(posting.name, [&] {
     if (posting.sends.empty() && posting.receives.empty()) return;
-    streams_->enqueue(posting.sends, posting.receives, stream);
+    stream_comm_->enqueue(posting.sends, posting.receives, stream);
   });
 }
 
 void World::enqueue_sum(int64_t* data, int64_t count, const std::string& name, cudaStream_t stream) {
   on_streams(name, [&] {
-    if (size_ > 1 && count > 0) streams_->enqueue_sum(data, count, stream);
+    if (size_ > 1 && count > 0) stream_comm_->enqueue_sum(data, count, stream);
   });
 }
 
@@ -374,11 +371,11 @@ void World::check_streams(const std::string& name, Clock::time_point deadline) {
   const std::lock_guard lock(mutex_);
   if (failure_) raise(name);
   try {
-    if (streams_) streams_->ready();
+    if (stream_comm_) stream_comm_->ready();
   } catch (const Error& error) {
     explain(name, error.what());
   }
-  if (!failure_) look_for_the_dead(name);
+  if (!failure_) check_peers_alive(name);
   if (!failure_ && Clock::now() >= deadline) {
     die(fmt::format("{}: not done within {} ms, and NCCL does not say which rank is late", name, timeout_.count()));
   }

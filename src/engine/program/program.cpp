@@ -7,9 +7,9 @@
 #include "engine/program/program_statistics.h"
 #include "muster/error.h"
 #include "plan/exchange.h"
+#include "plan/normuon_statistics_routes.h"
 #include "plan/replicas.h"
 #include "plan/scratch.h"
-#include "plan/statistics_routes.h"
 
 namespace muster::engine {
 
@@ -228,8 +228,8 @@ class Compiler {
       if (gathers || mine == nullptr || plan::in_each_replica(plan_, j)) continue;
       if (mine->replica == holders.source_replica(plan_.owner[j])) continue;
       const std::vector<layout::Run> shard = catalog_.partition(p).shard(mine->position);
-      for (const layout::Overlap& piece :
-           layout::overlaps(shard, catalog_.grid(p).runs(catalog_.index_in_parameter(j)))) {
+      for (const layout::Intersection& piece :
+           layout::intersections(shard, catalog_.grid(p).runs(catalog_.index_in_parameter(j)))) {
         for (Block block : blocks(piece, shape(p))) {
           block.second = PackStep::kNowhere;
           wave.pack.push_back({p, block, -1});
@@ -340,7 +340,7 @@ class Compiler {
   // Where a matrix has its statistics: in State, or in what this rank keeps of its parameter's.
   int64_t variance_of(int32_t j) {
     const int32_t p = catalog_.parameter_of(j);
-    const plan::Statistics* const statistics = catalog_.statistics(p);
+    const plan::NormuonStatistics* const statistics = catalog_.statistics(p);
     if (statistics == nullptr) return state_.place_variance(j);
     return statistics->part_of(catalog_.index_in_parameter(j), statistics->partition().position_of(rank_)).held;
   }

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "plan/statistics_routes.h"
+#include "plan/normuon_statistics_routes.h"
 
 namespace muster::engine {
 

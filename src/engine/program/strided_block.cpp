@@ -18,7 +18,7 @@ bool follows(const Dim& outer, const Dim& inner) {
 
 }  // namespace
 
-std::vector<Block> blocks(const layout::Overlap& piece, const Shape& shape) {
+std::vector<Block> blocks(const layout::Intersection& piece, const Shape& shape) {
   const layout::Index tensor = layout::row_major_strides(shape);
   std::vector<Dim> dims;
   int64_t index = 0;

@@ -24,6 +24,6 @@ struct Block {
 };
 
 // The blocks of an overlap, as few as can be, in the row-major order of its box.
-std::vector<Block> blocks(const layout::Overlap& piece, const Shape& shape);
+std::vector<Block> blocks(const layout::Intersection& piece, const Shape& shape);
 
 }  // namespace muster::engine

@@ -41,7 +41,7 @@ std::vector<Block> held_blocks(const layout::Partition& partition, int32_t rank)
   const int32_t position = partition.position_of(rank);
   if (position < 0) return out;
   for (const layout::Run& run : partition.shard(position)) {
-    const layout::Overlap all{run.box, run.offset, run.offset, run.stride, run.stride};
+    const layout::Intersection all{run.box, run.offset, run.offset, run.stride, run.stride};
     for (const Block& block : blocks(all, partition.shape())) out.push_back(block);
   }
   return out;

@@ -28,9 +28,9 @@ int64_t orthogonalize_ns(const CostTable& table, const Matrix& m) {
   return static_cast<int64_t>(std::clamp(flops / static_cast<base::Int128>(gflops), base::Int128{1}, kLongest));
 }
 
-// What orthogonalizing takes beside matrices.
-constexpr int64_t kResultBytes = 4;  // of an element in f32
-constexpr int64_t kLineBytes = 16;
+// Workspace of an orthogonalization besides matrices.
+constexpr int64_t kResultBytes = 4;    // of an element in f32
+constexpr int64_t kFactorBytes = 16;   // per row and column
 constexpr int64_t kAlignments = 1024;  // of all buffers together
 
 }  // namespace
@@ -96,7 +96,8 @@ Load CostModel::hold(int32_t index, const Holder& holder) const {
   const int32_t replicas = served(index);
   const Near close_by = near(index, holder.rank);
   const int64_t elements = c.matrix.elements();
-  // Bytes to or from the others who hold `all` of something, `close` of it on this node, the rank's own part included.
+  // Time for bytes to or from the other holders of `all` elements, `close` of them on this node, both including the
+  // rank's own part.
   auto spread = [&](int64_t bytes, int64_t close, int64_t all) {
     const int64_t others = all - holder.elements;
     if (others == 0) return link_ns(bytes, node(catalog_.problem().ranks - 1) == 0);
@@ -107,7 +108,7 @@ Load CostModel::hold(int32_t index, const Holder& holder) const {
   if (c.all_replicas) {
     load.in_send = spread(holder.elements * c.in_bytes, close_by.out, elements * replicas);
   } else if (replicas == 1 || holder.elements < elements) {
-    // A whole replica sends nothing in: an owner among its like has all it needs.
+    // Holders of whole replicas send nothing in: the owner is one of them.
     load.in_send = spread(holder.elements / replicas * c.in_bytes, close_by.in, elements);
   }
   load.out_receive = spread(holder.elements * c.out_bytes, close_by.out, elements * replicas);
@@ -174,7 +175,7 @@ int64_t CostModel::workspace_bytes(const Matrix& m) const {
   bytes += n * std::max(kResultBytes, int64_t{table_.compute_bytes});  // the result, before it is rounded to that
   bytes += 2 * n * table_.compute_bytes;                               // copies that the iteration alternates between
   bytes += 4 * s * s * table_.compute_bytes;                           // of the size of the Gram matrix
-  bytes += (m.rows + m.columns) * kLineBytes;                          // sums and factors of rows and columns
+  bytes += (m.rows + m.columns) * kFactorBytes;                        // sums and factors of rows and columns
   return bytes + kAlignments;
 }
 

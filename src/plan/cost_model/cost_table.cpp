@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "muster/cost.h"
-#include "muster/error.h"
 
 namespace muster {
 
@@ -49,13 +49,13 @@ CostTable CostTable::cpu() {
 void validate(const CostTable& t) {
   auto in_range = [&](const char* field, int64_t value, int64_t low, int64_t high) {
     if (value < low || value > high) {
-      throw InvalidArgument(fmt::format("cost table '{}': {} {}; must be {} to {}", t.device, field, value, low, high));
+      base::fail("cost table '{}': {} {}; must be {} to {}", t.device, field, value, low, high);
     }
   };
   constexpr int64_t kMaxNs = 1'000'000'000;
   constexpr int64_t kMaxRate = 1'000'000'000'000;
   constexpr int64_t kMinRate = 10;  // with it, times of the largest model stay within 64 bits
-  if (t.rates.empty()) throw InvalidArgument(fmt::format("cost table '{}': no rates", t.device));
+  if (t.rates.empty()) base::fail("cost table '{}': no rates", t.device);
   int64_t before = 0;
   for (const CostTable::Rate& rate : t.rates) {
     in_range("short_side (ascending)", rate.short_side, before + 1, std::numeric_limits<int64_t>::max());
@@ -77,12 +77,11 @@ namespace {
 
 CostTable parse_cost(const std::string& path) {
   std::ifstream file(path);
-  if (!file) throw InvalidArgument(fmt::format("cost table '{}': cannot be read", path));
+  if (!file) base::fail("cost table '{}': cannot be read", path);
   CostTable t;
   std::string field = "the file";
   auto integer = [&](const nlohmann::json& value) {
-    if (!value.is_number_integer())
-      throw InvalidArgument(fmt::format("cost table '{}': {} is not an integer", path, field));
+    if (!value.is_number_integer()) base::fail("cost table '{}': {} is not an integer", path, field);
     return value.get<int64_t>();
   };
   try {
@@ -105,7 +104,7 @@ CostTable parse_cost(const std::string& path) {
     t.compute_bytes = integer(at("compute_bytes"));
     t.overlap_percent = integer(at("overlap_percent"));
   } catch (const nlohmann::json::exception&) {
-    throw InvalidArgument(fmt::format("cost table '{}': {} is missing or malformed", path, field));
+    base::fail("cost table '{}': {} is missing or malformed", path, field);
   }
   return t;
 }
@@ -116,7 +115,7 @@ CostTable CostTable::load(const std::string& name_or_path) {
   if (name_or_path == "h200") return h200();
   if (name_or_path == "cpu") return cpu();
   if (!std::filesystem::is_regular_file(name_or_path)) {
-    throw InvalidArgument(fmt::format("cost table '{}': neither h200, cpu nor a file", name_or_path));
+    base::fail("cost table '{}': neither h200, cpu nor a file", name_or_path);
   }
   CostTable t = parse_cost(name_or_path);
   validate(t);

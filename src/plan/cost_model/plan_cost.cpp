@@ -15,9 +15,9 @@ namespace {
 constexpr size_t kDirections = 2;
 
 // Sums a plan up, wave after wave.
-class Accountant {
+class PlanCost {
  public:
-  Accountant(const Catalog& catalog, const CostModel& cost, const Plan& plan)
+  PlanCost(const Catalog& catalog, const CostModel& cost, const Plan& plan)
       : cost_(cost),
         plan_(plan),
         count_(catalog.problem().ranks),
@@ -52,7 +52,7 @@ class Accountant {
   }
 
   void add_rank(int32_t r, size_t w, PlanSummary::WaveTotal& total) {
-    const Activity& activity = waves_.at(r);
+    const RankWork& activity = waves_.at(r);
     const Traffic& in = waves_.in().at(r);
     const Traffic& out = waves_.out().at(r);
     const int64_t compute_ns = activity.compute_ns(cost_.table());
@@ -119,7 +119,7 @@ class Accountant {
   const CostModel& cost_;
   const Plan& plan_;
   const int32_t count_;
-  WaveCounter waves_;
+  WaveWork waves_;
   std::vector<Arena> arenas_;
   std::vector<int64_t> workspace_;
   std::vector<std::array<std::pair<int64_t, int64_t>, kDirections>> links_;  // sent and received, in and out
@@ -128,8 +128,8 @@ class Accountant {
 
 }  // namespace
 
-PlanSummary account(const Catalog& catalog, const CostModel& cost, const Plan& plan) {
-  return Accountant(catalog, cost, plan).run();
+PlanSummary plan_cost(const Catalog& catalog, const CostModel& cost, const Plan& plan) {
+  return PlanCost(catalog, cost, plan).run();
 }
 
 int64_t largest_matrix_ns(const Catalog& catalog, const CostModel& cost, const Plan& plan) {

@@ -10,7 +10,7 @@ uint64_t key_of(int32_t rank, int32_t id) { return static_cast<uint64_t>(rank) <
 
 }  // namespace
 
-Ledger::Ledger(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent)
+RankLoad::RankLoad(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent)
     : catalog_(catalog), cost_(cost), percent_(exchange_percent), loads_(catalog.problem().ranks) {
   std::vector<int64_t> count(catalog.classes().size());
   for (int32_t j = 0; j < catalog.matrix_count(); ++j) ++count[catalog.class_of(j)];
@@ -24,12 +24,12 @@ Ledger::Ledger(const Catalog& catalog, const CostModel& cost, int64_t exchange_p
   for (const Load& load : loads_) sum_ += load.total(percent_);
 }
 
-int32_t Ledger::count(const std::unordered_map<uint64_t, int32_t>& counts, int32_t rank, int32_t key) const {
+int32_t RankLoad::count(const std::unordered_map<uint64_t, int32_t>& counts, int32_t rank, int32_t key) const {
   const auto at = counts.find(key_of(rank, key));
   return at == counts.end() ? 0 : at->second;
 }
 
-int64_t Ledger::start_ns(int32_t rank, int32_t c, int32_t owned) const {
+int64_t RankLoad::start_ns(int32_t rank, int32_t c, int32_t owned) const {
   const MatrixClass& matrices = catalog_.classes()[c];
   const HolderSet& set = catalog_.holder_set(matrices);
   int64_t ns = 0;
@@ -42,13 +42,13 @@ int64_t Ledger::start_ns(int32_t rank, int32_t c, int32_t owned) const {
   return ns;
 }
 
-Load Ledger::owning(int32_t rank, int32_t c, int32_t owned) const {
+Load RankLoad::owning(int32_t rank, int32_t c, int32_t owned) const {
   Load load = cost_.own(c, rank);
   load.start = start_ns(rank, c, owned);
   return load;
 }
 
-void Ledger::change(int32_t rank, const Load& load) {
+void RankLoad::change(int32_t rank, const Load& load) {
   sum_ -= loads_[rank].total(percent_);
   loads_[rank] += load;
   sum_ += loads_[rank].total(percent_);
@@ -56,13 +56,13 @@ void Ledger::change(int32_t rank, const Load& load) {
 
 // The ranks that orthogonalize a matrix of class c if `rank` does.
 template <typename Visit>
-void Ledger::for_each_owner(int32_t rank, int32_t c, Visit visit) const {
+void RankLoad::for_each_owner(int32_t rank, int32_t c, Visit visit) const {
   if (!cost_.in_each_replica(c)) return visit(rank);
   const HolderSet& set = catalog_.holders_of_class(c);
   for (int32_t replica = 0; replica < set.replicas; ++replica) visit(set.counterpart(rank, replica));
 }
 
-void Ledger::add(int32_t rank, int32_t c) {
+void RankLoad::add(int32_t rank, int32_t c) {
   const MatrixClass& matrices = catalog_.classes()[c];
   for_each_owner(rank, c, [&](int32_t owner) {
     change(owner, owning(owner, c, 0));
@@ -71,7 +71,7 @@ void Ledger::add(int32_t rank, int32_t c) {
   });
 }
 
-void Ledger::remove(int32_t rank, int32_t c) {
+void RankLoad::remove(int32_t rank, int32_t c) {
   const MatrixClass& matrices = catalog_.classes()[c];
   for_each_owner(rank, c, [&](int32_t owner) {
     change(owner, owning(owner, c, 1) * -1);
@@ -80,7 +80,7 @@ void Ledger::remove(int32_t rank, int32_t c) {
   });
 }
 
-int64_t Ledger::total_with(int32_t rank, int32_t c) const {
+int64_t RankLoad::total_with(int32_t rank, int32_t c) const {
   int64_t slowest = 0;
   for_each_owner(rank, c, [&](int32_t owner) {
     Load load = loads_[owner];
@@ -89,7 +89,7 @@ int64_t Ledger::total_with(int32_t rank, int32_t c) const {
   return slowest;
 }
 
-int64_t Ledger::total_without(int32_t rank, int32_t c) const {
+int64_t RankLoad::total_without(int32_t rank, int32_t c) const {
   int64_t slowest = 0;
   for_each_owner(rank, c, [&](int32_t owner) {
     Load load = loads_[owner];
@@ -98,17 +98,17 @@ int64_t Ledger::total_without(int32_t rank, int32_t c) const {
   return slowest;
 }
 
-int64_t Ledger::total_swapped(int32_t rank, int32_t gives, int32_t takes) const {
+int64_t RankLoad::total_swapped(int32_t rank, int32_t gives, int32_t takes) const {
   Load load = loads_[rank];
   load -= owning(rank, gives, 1);
   return (load += owning(rank, takes, 0)).total(percent_);
 }
 
-Ledger replay(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
-              int64_t exchange_percent) {
-  Ledger ledger(catalog, cost, exchange_percent);
-  for (int32_t j = 0; j < catalog.matrix_count(); ++j) ledger.add(owner[j], catalog.class_of(j));
-  return ledger;
+RankLoad load_with_owners(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
+                          int64_t exchange_percent) {
+  RankLoad load(catalog, cost, exchange_percent);
+  for (int32_t j = 0; j < catalog.matrix_count(); ++j) load.add(owner[j], catalog.class_of(j));
+  return load;
 }
 
 }  // namespace muster::plan

@@ -10,10 +10,10 @@
 
 namespace muster::plan {
 
-class Ledger {
+class RankLoad {
  public:
   // Holders pay for what they hold; nothing is owned. Exchanges weigh `exchange_percent`.
-  Ledger(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent = 100);
+  RankLoad(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent = 100);
 
   int64_t total(int32_t rank) const { return loads_[rank].total(percent_); }
   int64_t sum() const { return sum_; }
@@ -27,8 +27,8 @@ class Ledger {
   int64_t total_without(int32_t rank, int32_t c) const;
   int64_t total_swapped(int32_t rank, int32_t gives, int32_t takes) const;
 
-  // What a matrix of class c starts on a rank by itself: a batch if no other there has its shape, messages if no other
-  // has its holders. `owned` is 1 if the rank already owns this matrix, else 0.
+  // The batch and messages that a matrix of class c alone starts on a rank: a batch if no other matrix there has its
+  // shape, messages if no other has its holders. `owned` is 1 if the rank already owns this matrix, else 0.
   int64_t start_ns(int32_t rank, int32_t c, int32_t owned) const;
 
  private:
@@ -47,8 +47,8 @@ class Ledger {
   int64_t sum_ = 0;
 };
 
-// The ledger of finished ownership.
-Ledger replay(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
-              int64_t exchange_percent = 100);
+// The load under a complete assignment of owners.
+RankLoad load_with_owners(const Catalog& catalog, const CostModel& cost, const std::vector<int32_t>& owner,
+                          int64_t exchange_percent = 100);
 
 }  // namespace muster::plan

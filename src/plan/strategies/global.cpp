@@ -1,4 +1,4 @@
-// The global strategy: owners over the whole model, then as many waves as time and memory ask for.
+// The global strategy: owners over the whole model, then as many waves as predicted time and memory require.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -7,12 +7,13 @@
 
 #include <fmt/format.h>
 
+#include "base/text.h"
 #include "muster/error.h"
 #include "plan/cost_model/plan_cost.h"
 #include "plan/cost_model/rank_load.h"
+#include "plan/element_shares.h"
 #include "plan/ownership.h"
 #include "plan/replicas.h"
-#include "plan/shares.h"
 #include "plan/strategies/strategies.h"
 #include "plan/waves.h"
 
@@ -20,23 +21,23 @@ namespace muster::plan {
 
 namespace {
 
-// How heavily exchanges may weigh in the balance: how far they overlap with computation is known only once waves are
-// cut. The first is what it is by default; another must be at least 1 / kClearlyFaster faster.
+// Weights of exchanges against computation, in percent: how far they overlap is known only once waves are cut. The
+// first is the default; another must be at least 1 / kClearlyFaster faster.
 constexpr int64_t kExchangePercents[] = {100, 0, 50, 200, 500};
-constexpr int64_t kEvenShares = -1;  // of elements, whatever else a rank does
+constexpr int64_t kEvenShares = -1;  // of elements, regardless of a rank's other work
 constexpr int64_t kClearlyFaster = 50;
 constexpr int64_t kWorthMoreWaves = 128;
-constexpr int64_t kWorthMoreRounds = 256;  // of the peers, which are not to be faster than by this
+constexpr int64_t kWorthMoreRounds = 256;  // peers' rounds may be faster than the result by less than this
 constexpr int64_t kAnyFaster = std::numeric_limits<int64_t>::max();
 
-// What each replica may orthogonalize for itself: what repeats no more computation than this much of the exchanges that
-// it saves, or all that saves any.
+// Classes that each replica may orthogonalize for itself: those that repeat at most this percentage of the exchange
+// time that they save, or all that save any.
 constexpr int64_t kRepeatPercents[] = {100, 200, std::numeric_limits<int32_t>::max()};
 
-// Wave counts that are tried, until kPatience in a row that meet the scratch cap bring nothing.
+// Wave counts to try, until kPatience of them in a row meet the scratch cap and are no faster.
 constexpr int32_t kWaveCounts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024};
 constexpr int32_t kPatience = 3;
-// With an order: the first wave starts when about an eighth of the gradients are there.
+// With an order: the first wave starts when about an eighth of the gradients are ready.
 constexpr int32_t kOrderedWaves = 8;
 
 constexpr int64_t kMiB = 1 << 20;
@@ -79,19 +80,17 @@ class Search {
     for (int32_t j = 0; j < catalog_.matrix_count() && cap > 0; ++j) {
       const int64_t bytes = cost_.workspace_bytes(catalog_.class_at(j).matrix);
       if (bytes <= cap) continue;
-      throw InvalidArgument(fmt::format("scratch cap of {} MiB is below the {} MiB that a {}x{} matrix of '{}' takes",
-                                        cap / kMiB, mib(bytes), catalog_.rows(j), catalog_.columns(j),
-                                        catalog_.problem().parameters[catalog_.parameter_of(j)].name));
+      base::fail("scratch cap of {} MiB is below the {} MiB that a {}x{} matrix of '{}' takes", cap / kMiB, mib(bytes),
+                 catalog_.rows(j), catalog_.columns(j), catalog_.problem().parameters[catalog_.parameter_of(j)].name);
     }
   }
 
   [[noreturn]] void refuse() const {
-    throw InvalidArgument(
-        fmt::format("scratch cap of {} MiB: {} would take at least {} MiB", options_.scratch_bytes / kMiB,
-                    options_.waves > 0 ? fmt::format("{} waves", options_.waves) : "any plan", mib(least_scratch_)));
+    base::fail("scratch cap of {} MiB: {} would take at least {} MiB", options_.scratch_bytes / kMiB,
+               options_.waves > 0 ? fmt::format("{} waves", options_.waves) : "any plan", mib(least_scratch_));
   }
 
-  // Those whose rules cover the problem, each once.
+  // The plans of peers whose rules cover the problem, each once.
   std::vector<Plan> peers() const {
     std::vector<Plan> plans;
     for (Plan (*build)(const Catalog&, Padding) :
@@ -128,7 +127,7 @@ class Search {
     return best;
   }
 
-  // Who orthogonalizes what: an owner a matrix, and for which classes there is one in each replica.
+  // An owner per matrix, and the classes that have one in each replica.
   struct Owners {
     std::vector<int32_t> owner;
     std::vector<bool> repeated;
@@ -152,15 +151,15 @@ class Search {
     }
     std::vector<int64_t> totals(catalog_.problem().ranks);
     if (share_percent != kEvenShares) {
-      const Ledger ledger = replay(catalog_, cost, plan.owner, share_percent);
-      for (int32_t r = 0; r < catalog_.problem().ranks; ++r) totals[r] = ledger.total(r);
+      const RankLoad load = load_with_owners(catalog_, cost, plan.owner, share_percent);
+      for (int32_t r = 0; r < catalog_.problem().ranks; ++r) totals[r] = load.total(r);
     }
     share_elements(catalog_, cost_, share_percent != kEvenShares ? share_percent : 100, totals, plan);
     return plan;
   }
 
-  // Elements of replicas, levelled for every weight of the exchanges: where those set the pace, a rank with little to
-  // compute would get more to send, and all would wait for it.
+  // Shares of elementwise parameters, levelled for every weight of the exchanges: if exchanges are the bottleneck, a
+  // rank with little to compute would get more to send, and all would wait for it.
   void share_otherwise(std::optional<Found>& best) {
     if (!best || best->plan.shares.empty()) return;
     const Owners owners{best->plan.owner, repeated_classes(catalog_, best->plan)};
@@ -224,12 +223,12 @@ class Search {
   // The fastest cut into waves that keeps the scratch cap, if any does.
   std::optional<Found> best_waves(const Plan& owned, WaveCut cut, const std::vector<int32_t>& counts) {
     const CostModel& cost = cost_of(repeated_classes(catalog_, owned));
-    const Lineup lineup(catalog_, cost, owned.owner, cut, options_.wave_order);
+    const WaveCutter cutter(catalog_, cost, owned.owner, cut, options_.wave_order);
     std::optional<Found> best;
     int32_t fruitless = 0;
     for (const int32_t count : counts) {
       Plan plan = owned;
-      plan.wave = lineup.waves(count);
+      plan.wave = cutter.waves(count);
       const Outcome outcome = keep_faster(std::move(plan), best);
       if (outcome == Outcome::kKept) fruitless = 0;
       if (outcome == Outcome::kSlower && ++fruitless == kPatience) break;
@@ -237,15 +236,15 @@ class Search {
     return best;
   }
 
-  // The fewest waves that keep the scratch cap: how far they hide behind what makes the gradients is not predicted.
+  // The fewest waves that keep the scratch cap: how far they overlap with backward is not predicted.
   Plan in_order(const Plan& owned, const std::vector<int32_t>& counts) {
     const CostModel& cost = cost_of(repeated_classes(catalog_, owned));
-    const Lineup lineup(catalog_, cost, owned.owner, options_.order);
+    const WaveCutter cutter(catalog_, cost, owned.owner, options_.order);
     std::optional<Found> found;
     for (const int32_t count : counts) {
       if (options_.waves == 0 && count < kOrderedWaves) continue;
       Plan plan = owned;
-      plan.wave = lineup.waves(count);
+      plan.wave = cutter.waves(count);
       if (keep_faster(std::move(plan), found) == Outcome::kKept) return std::move(found->plan);
     }
     refuse();
@@ -253,12 +252,12 @@ class Search {
 
   enum class Outcome { kKept, kSlower, kDoesNotFit };
 
-  // Puts a plan whose waves are assigned in place of the best so far, if it keeps the scratch cap and is faster. More
-  // waves are more calls and messages: they must pay by 1 / `worth_more` of the time.
+  // Replaces the best plan so far by one whose waves are assigned, if that keeps the scratch cap and is faster. More
+  // waves are more calls and messages, so they must save 1 / `worth_more` of the time.
   Outcome keep_faster(Plan plan, std::optional<Found>& best, int64_t worth_more = kWorthMoreWaves) {
     const auto last = std::max_element(plan.wave.begin(), plan.wave.end());
     plan.waves.assign(last == plan.wave.end() ? 1 : *last + 1, {});
-    const PlanSummary summary = account(catalog_, cost_, plan);
+    const PlanSummary summary = plan_cost(catalog_, cost_, plan);
     if (least_scratch_ == 0) least_scratch_ = summary.scratch_bytes_max;
     least_scratch_ = std::min(least_scratch_, summary.scratch_bytes_max);
     if (options_.scratch_bytes > 0 && summary.scratch_bytes_max > options_.scratch_bytes) return Outcome::kDoesNotFit;

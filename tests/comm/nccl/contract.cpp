@@ -1,11 +1,11 @@
-// The contract over NCCL, and what streams add to it: all ranks run all cases in step, on one communicator, since to
-// make one takes seconds. Rank 0 prints; the others when something is wrong.
+// The contract over NCCL, and operations on streams: all ranks run all cases in step. They share one communicator,
+// because making one takes seconds.
 #include <gtest/gtest.h>
 
 #include "comm/nccl/nccl_communicator.h"
 #include "muster/error.h"
 #include "ranks.h"
-#include "support/comm_contract.h"
+#include "support/rank_programs.h"
 
 namespace muster::test {
 namespace {
@@ -17,36 +17,6 @@ const CommOptions kOptions{std::chrono::seconds(60)};
 
 std::unique_ptr<Communicator> whole;
 std::unique_ptr<Communicator> in_pieces;
-
-class Case : public testing::Test {
- public:
-  Case(const ContractCase& contract, Communicator& comm) : contract_(contract), comm_(comm) {}
-
- private:
-  void TestBody() override { contract_.run(comm_); }
-
-  const ContractCase& contract_;
-  Communicator& comm_;
-};
-
-void add_cases(const char* suite, Communicator& comm) {
-  for (const ContractCase& contract : contract_cases()) {
-    testing::RegisterTest(suite, contract.name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
-                          [&] { return new Case(contract, comm); });
-  }
-}
-
-class FailurePrinter final : public testing::EmptyTestEventListener {
- public:
-  explicit FailurePrinter(int32_t rank) : rank_(rank) {}
-
- private:
-  void OnTestPartResult(const testing::TestPartResult& result) override {
-    if (result.failed()) std::fprintf(stderr, "rank %d: %s\n", rank_, result.message());
-  }
-
-  int32_t rank_;
-};
 
 using Bytes = std::vector<uint8_t>;
 
@@ -191,13 +161,9 @@ int run(int argc, char** argv) {
   comm::nccl::Limits small;
   small.staging_bytes = 4096;
   in_pieces = comm::nccl::make_communicator(*mpi, kOptions, small);
-  add_cases("NcclContract", *whole);
-  add_cases("NcclContractInPieces", *in_pieces);
-  if (mpi->rank() != 0) {
-    testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
-    delete listeners.Release(listeners.default_result_printer());
-    listeners.Append(new FailurePrinter(mpi->rank()));
-  }
+  add_contract_cases("NcclContract", [](const ContractCase& contract) { contract.run(*whole); });
+  add_contract_cases("NcclContractInPieces", [](const ContractCase& contract) { contract.run(*in_pieces); });
+  print_as(mpi->rank());
   const int status = RUN_ALL_TESTS();
   in_pieces.reset();
   whole.reset();

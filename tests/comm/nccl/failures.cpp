@@ -1,11 +1,8 @@
-// Ranks that break the contract over NCCL, and at last one that is killed. Prints "rank R: passed" if all went well;
-// nothing else counts, since mpirun --enable-recovery hides exit statuses.
-#include <csignal>
+// Ranks that break the contract over NCCL, and at last one that is killed.
 #include <mpi.h>
 
-#include "muster/error.h"
 #include "ranks.h"
-#include "support/comm_contract.h"
+#include "support/rank_programs.h"
 
 namespace muster::test {
 namespace {
@@ -13,13 +10,7 @@ namespace {
 // Long enough to make a communicator.
 const CommOptions kOptions{std::chrono::seconds(6)};
 
-bool report(int32_t rank, const std::string& name, const std::string& wrong) {
-  std::printf("rank %d: %s: %s\n", rank, name.c_str(), wrong.empty() ? "fine" : wrong.c_str());
-  std::fflush(stdout);
-  return wrong.empty();
-}
-
-// A rank that comes after the others gave up finds their NCCL gone: that it has failed is all it can say.
+// A rank that arrives after the others gave up finds their NCCL gone, and can report only that it has failed.
 FailureCase as_seen_by(int32_t rank, int32_t size, FailureCase failure) {
   const bool is_late = failure.words.back().find("did not arrive") != std::string::npos;
   if (is_late && rank == size - 1) failure.words.resize(1);
@@ -54,39 +45,14 @@ bool a_rank_makes_no_communicator(Communicator& mpi) {
   return report(mpi.rank(), "a_rank_makes_no_communicator", wrong);
 }
 
-// The last rank dies in the middle of an exchange.
-bool a_rank_is_killed(Communicator& mpi) {
-  MPI_Barrier(MPI_COMM_WORLD);
-  const auto comm = make_nccl_communicator(mpi, {std::chrono::seconds(20)});
-  const int32_t culprit = comm->size() - 1;
-  constexpr int64_t kBytes = 1 << 20;
-  std::vector<uint8_t> out(kBytes);
-  std::vector<uint8_t> in(static_cast<size_t>(comm->size() * kBytes));
-  std::string said;
-  try {
-    for (int round = 0; round < 50; ++round) {
-      const auto request = comm->all_gather(out.data(), in.data(), kBytes, "round");
-      if (round == 20 && comm->rank() == culprit) std::raise(SIGKILL);
-      request->wait();
-    }
-  } catch (const CommError& error) {
-    said = error.what();
-  }
-  std::printf("rank %d: %s\n", comm->rank(), said.c_str());
-  const bool named = said.find("all_gather 'round'") != std::string::npos &&
-                     said.find("rank " + std::to_string(culprit)) != std::string::npos;
-  return report(comm->rank(), "a_rank_is_killed", named ? "" : "does not name the rank and the operation");
-}
-
 int run() {
   const auto mpi = make_mpi_communicator();
   claim_a_machine(mpi->rank());
   bool fine = contract_is_broken(*mpi);
   fine &= a_rank_makes_no_communicator(*mpi);
-  fine &= a_rank_is_killed(*mpi);
-  if (fine) std::printf("rank %d: passed\n", mpi->rank());
-  std::fflush(stdout);
-  return fine ? 0 : 1;
+  MPI_Barrier(MPI_COMM_WORLD);
+  fine &= a_rank_is_killed(*make_nccl_communicator(*mpi, {std::chrono::seconds(20)}));
+  return conclude(mpi->rank(), fine ? "" : "failed");
 }
 
 }  // namespace

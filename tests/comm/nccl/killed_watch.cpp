@@ -1,8 +1,5 @@
-// A rank is killed while the others watch a stream that waits for its messages. Prints "rank R: passed" if they are
-// told, and their streams come to rest.
-#include <csignal>
-
-#include "muster/error.h"
+// A rank is killed while the others watch a stream that waits for its messages: they get an error that names it, and
+// their streams can be synchronized.
 #include "ranks.h"
 
 namespace muster::test {
@@ -10,7 +7,9 @@ namespace {
 
 using kernels::cuda::DeviceVector;
 
-std::string find_wrong(Communicator& comm) {
+constexpr auto kTimeout = std::chrono::seconds(20);
+
+std::string find_wrong(Communicator& comm, Communicator&) {
   const int32_t culprit = comm.size() - 1;
   constexpr int64_t kBytes = 1 << 20;
   const DeviceVector<uint8_t> out(kBytes);
@@ -23,38 +22,21 @@ std::string find_wrong(Communicator& comm) {
   }
   TestStream stream;
   StreamCommunicator& streams = *comm.on_stream();
-  std::string said;
-  try {
+  const std::string said = comm_error([&] {
     for (int round = 0; round < 50; ++round) {
       if (round == 20 && comm.rank() == culprit) std::raise(SIGKILL);
       streams.exchange(sends, receives, "round", stream);
       stream.watch(streams, "round");
     }
-  } catch (const CommError& error) {
-    said = error.what();
-  }
-  std::printf("rank %d: %s\n", comm.rank(), said.c_str());
-  std::fflush(stdout);
+  });
+  print_line(comm.rank(), said);
   if (said.find("'round'") == std::string::npos) return "does not name the operation";
   if (said.find("rank " + std::to_string(culprit)) == std::string::npos) return "does not name the rank";
   if (cudaStreamSynchronize(stream) != cudaSuccess) return "the stream is broken";
-  try {
-    streams.exchange(sends, receives, "afterwards", stream);
-    return "a dead communicator goes on";
-  } catch (const CommError& error) {
-    if (std::string(error.what()).find("exchange 'afterwards'") == std::string::npos) return "does not say what it was";
-  }
+  const std::string again = comm_error([&] { streams.exchange(sends, receives, "afterwards", stream); });
+  if (again.empty()) return "a dead communicator goes on";
+  if (again.find("exchange 'afterwards'") == std::string::npos) return "does not say what it was";
   return "";
-}
-
-int run() {
-  const auto mpi = make_mpi_communicator();
-  claim_a_machine(mpi->rank());
-  const auto comm = make_nccl_communicator(*mpi, {std::chrono::seconds(20)});
-  const std::string wrong = find_wrong(*comm);
-  std::printf("rank %d: %s\n", mpi->rank(), wrong.empty() ? "passed" : wrong.c_str());
-  std::fflush(stdout);
-  return wrong.empty() ? 0 : 1;
 }
 
 }  // namespace
@@ -62,5 +44,5 @@ int run() {
 
 int main(int argc, char** argv) {
   using namespace muster::test;
-  return run_or_skip(argc, argv, run);
+  return run_program(argc, argv, kTimeout, find_wrong);
 }

@@ -1,15 +1,17 @@
-// What the programs of this folder begin with. All ranks may share one GPU: NCCL allows that only to ranks that claim
+// What programs share that run ranks over NCCL. All ranks may use one GPU: NCCL allows that only for ranks that claim
 // to be on different machines, and then sends everything over sockets.
 #pragma once
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "kernels/cuda/device_memory.h"
 #include "muster/communicator.h"
+#include "support/rank_programs.h"
 
 namespace muster::test {
 
@@ -26,7 +28,7 @@ inline bool must_skip() {
 
 inline bool is_check(int argc, char** argv) { return argc > 1 && std::strcmp(argv[1], "--check") == 0; }
 
-// All that a main does.
+// Runs the program unless it cannot run here, or is only asked whether it can.
 template <typename Run>
 int run_or_skip(int argc, char** argv, const Run& run) {
   if (must_skip()) return kSkipped;
@@ -64,5 +66,22 @@ class TestStream {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t event_ = nullptr;
 };
+
+// The main of a program: runs `find_wrong` on a NCCL communicator and the MPI communicator that it was made with.
+inline int run_program(int argc, char** argv, std::chrono::milliseconds timeout,
+                       const std::function<std::string(Communicator& comm, Communicator& host)>& find_wrong) {
+  return run_or_skip(argc, argv, [&] {
+    const auto host = make_mpi_communicator({timeout});
+    claim_a_machine(host->rank());
+    const auto comm = make_nccl_communicator(*host, {timeout});
+    std::string wrong;
+    try {
+      wrong = find_wrong(*comm, *host);
+    } catch (const std::exception& error) {
+      wrong = error.what();
+    }
+    return conclude(host->rank(), wrong);
+  });
+}
 
 }  // namespace muster::test

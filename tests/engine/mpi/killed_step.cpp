@@ -11,23 +11,13 @@
 #include "muster/error.h"
 #include "muster/optimizer.h"
 #include "support/problems.h"
+#include "support/rank_programs.h"
 #include "support/tamper.h"
 
 namespace muster::test {
 namespace {
 
 constexpr auto kTimeout = std::chrono::seconds(20);
-
-// What `work` throws.
-template <typename Work>
-std::string said(Work work) {
-  try {
-    work();
-  } catch (const CommError& error) {
-    return error.what();
-  }
-  return {};
-}
 
 // Gradients come from the last to the first.
 void step(Optimizer& optimizer, std::span<void* const> gradients, bool overlap) {
@@ -76,13 +66,13 @@ bool survives(std::string_view direction) {
 
   third_step = true;
   const auto begin = std::chrono::steady_clock::now();
-  const std::string first = said([&] { step(optimizer, pointers, overlap); });
+  const std::string first = comm_error([&] { step(optimizer, pointers, overlap); });
   const auto waited = std::chrono::steady_clock::now() - begin;
-  std::printf("rank %d: %s\n", rank, first.c_str());
+  print_line(rank, first);
   return first.starts_with("step 3 broke off: ") &&
          first.find("rank " + std::to_string(culprit)) != std::string::npos &&
-         waited < kTimeout + std::chrono::seconds(5) && said([&] { optimizer.step(pointers); }) == first &&
-         said([&] { optimizer.save("never"); }) == first;
+         waited < kTimeout + std::chrono::seconds(5) && comm_error([&] { optimizer.step(pointers); }) == first &&
+         comm_error([&] { optimizer.save("never"); }) == first;
 }
 
 }  // namespace

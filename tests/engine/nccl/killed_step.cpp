@@ -29,17 +29,6 @@ struct Way {
   bool within = false;
 };
 
-// What `work` throws.
-template <typename Work>
-std::string said(Work work) {
-  try {
-    work();
-  } catch (const CommError& error) {
-    return error.what();
-  }
-  return {};
-}
-
 Problem large_matrices(int32_t ranks) {
   Problem problem = one_parameter({kSide, kSide}, ranks, Algorithm::kNorMuon);
   for (const char* name : {"u", "v", "x", "y", "z"}) {
@@ -89,15 +78,14 @@ std::string find_wrong(Communicator& comm, Way way) {
   }
   // The one that dies may come to the end of a step or two before.
   const auto start = std::chrono::steady_clock::now();
-  const std::string first = said([&] {
+  const std::string first = comm_error([&] {
     for (int i = 0; i < 1000; ++i) {
       optimizer.step(gradients);
       optimizer.synchronize();
     }
   });
   const auto waited = std::chrono::steady_clock::now() - start;
-  std::printf("rank %d: %s\n", comm.rank(), first.c_str());
-  std::fflush(stdout);
+  print_line(comm.rank(), first);
   const int64_t last = optimizer.steps() + 1;
   bool names_step = false;  // enqueued or not when it was broken off
   for (int64_t number = last - 1; number <= last; ++number) {
@@ -106,9 +94,9 @@ std::string find_wrong(Communicator& comm, Way way) {
   if (!names_step) return "does not name the step";
   if (first.find("rank " + std::to_string(culprit)) == std::string::npos) return "does not name the rank";
   if (waited > kTimeout + std::chrono::seconds(10)) return "waited for longer than the timeout";
-  if (said([&] { optimizer.step(gradients); }) != first) return "steps";
-  if (said([&] { optimizer.synchronize(); }) != first) return "synchronizes";
-  if (said([&] { optimizer.save("never"); }) != first) return "saves";
+  if (comm_error([&] { optimizer.step(gradients); }) != first) return "steps";
+  if (comm_error([&] { optimizer.synchronize(); }) != first) return "synchronizes";
+  if (comm_error([&] { optimizer.save("never"); }) != first) return "saves";
   if (cudaDeviceSynchronize() != cudaSuccess) return "the device is broken";
   return "";
 }
@@ -120,11 +108,9 @@ int run() {
   const auto mpi = make_mpi_communicator();
   claim_a_machine(mpi->rank());
   const auto comm = make_nccl_communicator(*mpi, {kTimeout});
-  const std::string wrong = find_wrong(*comm, way);
-  std::printf("rank %d: %s\n", mpi->rank(), wrong.empty() ? "passed" : wrong.c_str());
-  std::fflush(stdout);
+  const int status = conclude(mpi->rank(), find_wrong(*comm, way));
   std::this_thread::sleep_for(std::chrono::seconds(3));  // the others would take this rank for the dead one
-  std::_Exit(wrong.empty() ? 0 : 1);                     // MPI_Finalize would wait for the dead
+  std::_Exit(status);                                    // MPI_Finalize would wait for the dead
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // Steps that begin while gradients still come, on a GPU over NCCL: each rank, with an order of its own, has the bits of
 // steps that do not.
-#include <cstdio>
 #include <string>
 
 #include "comm/nccl/ranks.h"
@@ -33,24 +32,10 @@ std::string find_wrong(Communicator& comm, Communicator& host) {
   return early > 0 ? "" : "no wave began early";
 }
 
-int run() {
-  const auto mpi = make_mpi_communicator({kTimeout});
-  claim_a_machine(mpi->rank());
-  const auto comm = make_nccl_communicator(*mpi, {kTimeout});
-  std::string wrong;
-  try {
-    wrong = find_wrong(*comm, *mpi);
-  } catch (const std::exception& error) {
-    wrong = error.what();
-  }
-  if (!wrong.empty()) std::printf("rank %d: %s\n", comm->rank(), wrong.c_str());
-  return wrong.empty() ? 0 : 1;
-}
-
 }  // namespace
 }  // namespace muster::test
 
 int main(int argc, char** argv) {
   using namespace muster::test;
-  return run_or_skip(argc, argv, run);
+  return run_program(argc, argv, kTimeout, find_wrong);
 }

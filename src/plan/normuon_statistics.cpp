@@ -1,4 +1,4 @@
-#include "plan/statistics.h"
+#include "plan/normuon_statistics.h"
 
 #include <algorithm>
 #include <utility>
@@ -58,10 +58,10 @@ bool holders_keep_statistics(const Parameter& parameter, const MatrixGrid& grid)
   return parameter.state_keeper == StateKeeper::kHolders && line_starts(grid).back() > 0;
 }
 
-Statistics::Statistics(const Mesh& mesh, const Parameter& parameter, const MatrixGrid& grid)
-    : Statistics(mesh, parameter, line_starts(grid)) {}
+NormuonStatistics::NormuonStatistics(const Mesh& mesh, const Parameter& parameter, const MatrixGrid& grid)
+    : NormuonStatistics(mesh, parameter, line_starts(grid)) {}
 
-Statistics::Statistics(const Mesh& mesh, const Parameter& parameter, std::vector<int64_t> begin)
+NormuonStatistics::NormuonStatistics(const Mesh& mesh, const Parameter& parameter, std::vector<int64_t> begin)
     : begin_(std::move(begin)),
       partition_(mesh, plan::statistics_layout(parameter), statistics_shape(parameter, begin_.back()), parameter.name) {
   for (const Placement& placement : plan::statistics_layout(parameter).placements) {
@@ -69,7 +69,7 @@ Statistics::Statistics(const Mesh& mesh, const Parameter& parameter, std::vector
   }
 }
 
-layout::Box Statistics::box(int32_t matrix) const {
+layout::Box NormuonStatistics::box(int32_t matrix) const {
   layout::Box box = layout::whole(shape());
   const int last = box.dims - 1;
   const int64_t lines = shape()[last];
@@ -84,7 +84,7 @@ layout::Box Statistics::box(int32_t matrix) const {
   return box;
 }
 
-Statistics::Part Statistics::part_of(int32_t matrix, int32_t position) const {
+NormuonStatistics::Part NormuonStatistics::part_of(int32_t matrix, int32_t position) const {
   if (position < 0 || begin_[matrix] == begin_[matrix + 1]) return {};
   const layout::Box whole = box(matrix);
   const int last = whole.dims - 1;
@@ -96,7 +96,7 @@ Statistics::Part Statistics::part_of(int32_t matrix, int32_t position) const {
   return {};
 }
 
-std::vector<Statistics::Keeper> Statistics::keepers(int32_t matrix) const {
+std::vector<NormuonStatistics::Keeper> NormuonStatistics::keepers(int32_t matrix) const {
   std::vector<Keeper> out;
   if (begin_[matrix] == begin_[matrix + 1]) return out;
   const layout::Box whole = box(matrix);
@@ -114,7 +114,7 @@ std::vector<Statistics::Keeper> Statistics::keepers(int32_t matrix) const {
   return out;
 }
 
-std::vector<int64_t> Statistics::keepers_key(int32_t matrix) const {
+std::vector<int64_t> NormuonStatistics::keepers_key(int32_t matrix) const {
   const layout::Box whole = box(matrix);
   const int last = whole.dims - 1;
   std::vector<int64_t> key{whole.begin[last], whole.end[last]};
@@ -122,7 +122,7 @@ std::vector<int64_t> Statistics::keepers_key(int32_t matrix) const {
   return key;
 }
 
-int32_t Statistics::piece_at(int dim, int64_t index) const {
+int32_t NormuonStatistics::piece_at(int dim, int64_t index) const {
   const auto& intervals = partition_.intervals(dim);
   return std::partition_point(intervals.begin(), intervals.end(),
                               [&](const auto& part) { return part.interval.end <= index; })
@@ -138,7 +138,7 @@ StatisticsLayout statistics_layout(const Problem& problem, int32_t index, int32_
   if (!is_matrix_algorithm(parameter.algorithm)) return {};
   const plan::MatrixGrid grid(parameter);
   if (!plan::holders_keep_statistics(parameter, grid)) return {};
-  const plan::Statistics statistics(problem.meshes.at(parameter.layout.mesh), parameter, grid);
+  const plan::NormuonStatistics statistics(problem.meshes.at(parameter.layout.mesh), parameter, grid);
   StatisticsLayout out{statistics.shape(), Shape(statistics.shape().size(), 0), statistics.dims()};
   const int32_t position = statistics.partition().position_of(rank);
   if (position < 0) return out;

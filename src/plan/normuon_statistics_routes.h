@@ -1,4 +1,4 @@
-// Which ranks exchange NorMuon's statistics of a matrix, where its holders keep them.
+// Which ranks exchange NorMuon's statistics of a matrix, if its holders keep them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ inline constexpr int64_t kLineBytes = 4;
 
 // Lines between the rank that keeps them and one that orthogonalizes the matrix. Both may be the same rank.
 struct LineRoute {
-  Statistics::Part part;
+  NormuonStatistics::Part part;
   int32_t keeper = 0;
   int32_t assembler = 0;
   bool in = false;   // they travel to the assembler
@@ -24,8 +24,8 @@ struct LineRoute {
 void for_each_line_route(const Catalog& catalog, const Plan& plan, int32_t matrix, int32_t rank,
                          const std::function<void(const LineRoute&)>& visit);
 
-// Whose lines an owner gathers: those of the replica whose elements it gathers, unless it holds no element and keeps
-// lines of another.
+// The replica whose lines an owner gathers: the one whose elements it gathers, unless it holds no element and keeps
+// lines of another replica.
 int32_t line_source(const HolderSet& holders, const HolderSet& keepers, int32_t owner);
 
 // Whether `rank`, which orthogonalizes a matrix, keeps all its statistics: kernels then use them where they are.

@@ -14,10 +14,10 @@
 
 namespace muster::plan {
 
-class Statistics {
+class NormuonStatistics {
  public:
   // The mesh is kept by reference. The parameter has NorMuon matrices.
-  Statistics(const Mesh& mesh, const Parameter& parameter, const MatrixGrid& grid);
+  NormuonStatistics(const Mesh& mesh, const Parameter& parameter, const MatrixGrid& grid);
 
   const Shape& shape() const { return partition_.shape(); }
   const std::vector<int>& dims() const { return dims_; }
@@ -42,7 +42,7 @@ class Statistics {
   std::vector<int64_t> keepers_key(int32_t matrix) const;
 
  private:
-  Statistics(const Mesh& mesh, const Parameter& parameter, std::vector<int64_t> begin);
+  NormuonStatistics(const Mesh& mesh, const Parameter& parameter, std::vector<int64_t> begin);
   layout::Box box(int32_t matrix) const;
   int32_t piece_at(int dim, int64_t index) const;  // the piece of a dimension that an index is in
 

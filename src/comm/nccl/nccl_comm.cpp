@@ -1,4 +1,4 @@
-#include "comm/nccl/nccl_ranks.h"
+#include "comm/nccl/nccl_comm.h"
 
 #include <algorithm>
 #include <cstring>
@@ -24,7 +24,7 @@ ncclConfig_t make_config(int32_t max_blocks) {
 
 }  // namespace
 
-Ranks::Ranks(const NcclId& id, int32_t rank, int32_t size, int32_t max_blocks, Clock::time_point deadline) {
+NcclComm::NcclComm(const NcclId& id, int32_t rank, int32_t size, int32_t max_blocks, Clock::time_point deadline) {
   cudaGetDevice(&device_);
   ncclUniqueId unique = {};
   static_assert(sizeof unique.internal == sizeof id.bytes);
@@ -39,7 +39,7 @@ Ranks::Ranks(const NcclId& id, int32_t rank, int32_t size, int32_t max_blocks, C
   }
 }
 
-void Ranks::enqueue(std::span<const Send> sends, std::span<const Receive> receives, cudaStream_t stream) {
+void NcclComm::enqueue(std::span<const Send> sends, std::span<const Receive> receives, cudaStream_t stream) {
   const Library& nccl = library();
   check(nccl.group_start(), "ncclGroupStart");
   ncclResult_t result = ncclSuccess;
@@ -58,25 +58,25 @@ void Ranks::enqueue(std::span<const Send> sends, std::span<const Receive> receiv
   check(end, "ncclGroupEnd");
 }
 
-void Ranks::enqueue_sum(int64_t* data, int64_t count, cudaStream_t stream) {
+void NcclComm::enqueue_sum(int64_t* data, int64_t count, cudaStream_t stream) {
   check(library().all_reduce(data, data, static_cast<size_t>(count), ncclInt64, ncclSum, comm_, stream),
         "ncclAllReduce");
 }
 
-bool Ranks::ready() {
+bool NcclComm::ready() {
   ncclResult_t state = ncclSuccess;
   check(library().comm_get_async_error(comm_, &state), "ncclCommGetAsyncError");
   check(state, "NCCL");
   return state == ncclSuccess;
 }
 
-void Ranks::wait_until_ready(Clock::time_point deadline, std::string_view name) {
+void NcclComm::wait_until_ready(Clock::time_point deadline, std::string_view name) {
   for (Backoff backoff; !ready(); backoff.pause()) {
     if (Clock::now() >= deadline) throw CommError(fmt::format("{}: not all ranks arrived in time", name));
   }
 }
 
-void Ranks::abort() {
+void NcclComm::abort() {
   ncclComm_t comm = std::exchange(comm_, nullptr);
   if (comm == nullptr) return;
   aborting_ = std::thread([comm, device = device_] {
@@ -85,12 +85,12 @@ void Ranks::abort() {
   });
 }
 
-void Ranks::end() {
+void NcclComm::end() {
   abort();
   if (aborting_.joinable()) aborting_.join();
 }
 
-void Ranks::close(Clock::time_point deadline) try {
+void NcclComm::close(Clock::time_point deadline) try {
   if (!comm_) return;
   check(library().comm_finalize(comm_), "ncclCommFinalize");
   wait_until_ready(deadline, "ncclCommFinalize");
@@ -99,7 +99,7 @@ void Ranks::close(Clock::time_point deadline) try {
   abort();
 }
 
-void Ranks::check(ncclResult_t result, const char* call) const {
+void NcclComm::check(ncclResult_t result, const char* call) const {
   if (result == ncclSuccess || result == ncclInProgress) return;
   const char* last = library().get_last_error(comm_);
   std::string more = last ? last : "";

@@ -10,7 +10,7 @@
 
 namespace muster::plan {
 
-// Fills plan.families and plan.shares so that the ranks' totals level out. `totals` (one a rank) grows by what each
+// Fills plan.families and plan.shares so that the ranks' totals level out. `totals` (one per rank) grows by what each
 // rank gets. `exchange_percent` weighs bytes against computation, in `totals` too.
 void share_elements(const Catalog& catalog, const CostModel& cost, int64_t exchange_percent,
                     std::vector<int64_t>& totals, Plan& plan);

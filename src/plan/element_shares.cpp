@@ -1,4 +1,4 @@
-#include "plan/shares.h"
+#include "plan/element_shares.h"
 
 #include <algorithm>
 #include <map>
@@ -16,7 +16,7 @@ constexpr int64_t kGrain = 64;
 constexpr int64_t kMostShares = 2;
 constexpr int64_t kCostUnit = 1024;
 
-// Families share replicate axes and bytes an element, so that a stream is cut and costed uniformly.
+// Families share replicate axes and bytes per element, so that a stream is cut and costed uniformly.
 auto family_key(const Parameter& p) {
   std::vector<bool> replicated;
   for (const Placement& placement : p.layout.placements) {
@@ -48,7 +48,7 @@ void add_units(const ElementShare& share, const std::vector<int64_t>& units, std
   }
 }
 
-// Raises every rank to one level, as far as it may go, until all elements have found a place.
+// Raises every rank to one level, within its limit, until all elements are placed.
 std::vector<int64_t> fill(const std::vector<int64_t>& loads, const std::vector<int64_t>& units, int64_t elements) {
   const auto n = static_cast<int64_t>(loads.size());
   const int64_t most = (elements + n - 1) / n * kMostShares;
