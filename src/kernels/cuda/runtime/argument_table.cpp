@@ -1,17 +1,8 @@
 #include "kernels/cuda/runtime/argument_table.h"
 
-#include <cstring>
 #include <utility>
 
 namespace muster::kernels::cuda {
-
-std::byte* ArgumentTable::append(const void* data, int64_t bytes) {
-  const int64_t position = used_;
-  used_ += (bytes + kAlign - 1) / kAlign * kAlign;
-  if (overflowed()) return device_.get();
-  std::memcpy(host() + position, data, static_cast<size_t>(bytes));
-  return device_.get() + position;
-}
 
 void ArgumentTable::copy(std::byte* device, int64_t bytes, cudaStream_t stream) const {
   const std::byte* const from = host() + (device - device_.get());

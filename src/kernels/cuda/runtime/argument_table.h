@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <cuda_runtime_api.h>
 #include <span>
 #include <vector>
@@ -33,7 +34,13 @@ class ArgumentTable {
 
   // Appends on the host. Returns the place on the device, which has the bytes only after copy() or fetch(). Where they
   // do not fit, overflowed() is true from now on and the returned place must not be used.
-  std::byte* append(const void* data, int64_t bytes);
+  std::byte* append(const void* data, int64_t bytes) {
+    const int64_t position = used_;
+    used_ += (bytes + kAlign - 1) / kAlign * kAlign;
+    if (overflowed()) return device_.get();
+    std::memcpy(host() + position, data, static_cast<size_t>(bytes));
+    return device_.get() + position;
+  }
   // [position, used()) on the host.
   std::span<const std::byte> appended(int64_t position) const {
     return {host() + position, static_cast<size_t>(used_ - position)};

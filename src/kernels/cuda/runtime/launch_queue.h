@@ -166,15 +166,6 @@ class LaunchQueue {
   void replay(cudaGraphExec_t graph);
   void end_pass();
 
-  StreamSet streams_;
-  OwnedEvent done_[kStepSlots];
-  ReplayCounter replay_counter_{streams_.main()};
-  ArgumentTable table_;
-  ReadBack read_back_;
-  StepTimers timers_;
-  CallMemo memo_;
-  GraphCache graphs_;
-
   Mode mode_ = Mode::kIdle;
   Mode second_pass_ = Mode::kEager;
   bool may_capture_ = true;
@@ -186,6 +177,15 @@ class LaunchQueue {
   int64_t dry_run_bytes_ = 0;  // in the table, after the last dry run
   int64_t spilled_ = 0;        // bytes that a piecewise step uploaded, if the table was too small for it
   StepKey key_;
+
+  StreamSet streams_;
+  OwnedEvent done_[kStepSlots];
+  ReplayCounter replay_counter_{streams_.main()};
+  ArgumentTable table_;
+  ReadBack read_back_;
+  StepTimers timers_;
+  CallMemo memo_;
+  GraphCache graphs_;
 };
 
 }  // namespace muster::kernels::cuda
