@@ -217,7 +217,7 @@ class CudaKernels final : public Kernels, public AsyncDevice {
   void transfer(Side<void> to, Side<const void> from, const HostRows& rows, cudaMemcpyKind kind) {
     if (rows.rows == 0 || rows.bytes == 0) return;
     const DeviceGuard guard(device_);
-    queue_.synchronize();  // lanes too
+    queue_.synchronize();
     queue_.wait_for_caller();
     const auto bytes = static_cast<size_t>(rows.bytes);
     const auto count = static_cast<size_t>(rows.rows);
@@ -240,19 +240,10 @@ class CudaKernels final : public Kernels, public AsyncDevice {
 }  // namespace
 }  // namespace cuda
 
-bool cuda_available() {
-  int count = 0;
-  const bool found = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
-  cudaGetLastError();
-  return found;
-}
+bool cuda_available() { return cuda_devices() > 0; }
 
 std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions& options) {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();
-    count = 0;
-  }
+  const int count = cuda_devices();
   if (options.device < 0 || options.device >= count) {
     throw InvalidArgument("device cuda:" + std::to_string(options.device) + ": there are " + std::to_string(count) +
                           " CUDA devices");

@@ -12,10 +12,11 @@ namespace muster::kernels::cuda {
 // their launches, their part of the step's key, and their result. An entry is reused if it is the next in order, starts
 // at the same place of the argument table, and has the same inputs; so pointers into the table stay valid.
 //
-// Entries nest, and both levels pay. The engine memoizes all calls of a step after its agreement: where only rates
-// changed, none of them is made, which leaves 2 to 3 of 10 to 21 us of host time per step. Where a gradient or a weight
-// moved, that entry misses, but the entries of single batches of matrices within it still match, and the launches of
-// their Newton-Schulz steps are not walked through again.
+// Entries nest, and both levels save host time. The engine memoizes the calls of a whole step: where only rates
+// changed, none is made. Where a gradient or a weight moved, that entry misses, but the entries of batches of matrices
+// within it still match, and the launches of their Newton-Schulz steps are not made. With 60 NorMuon matrices and a
+// stubbed driver, step() takes 1.5 us where only rates changed (8.4 without the outer level), and 8.4 us where
+// gradients moved (13.1 without the inner level).
 class CallMemo {
  public:
   struct Entry {

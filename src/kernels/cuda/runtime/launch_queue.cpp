@@ -1,7 +1,7 @@
 #include "kernels/cuda/runtime/launch_queue.h"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -155,10 +155,10 @@ void LaunchQueue::synchronize() {
 // Arguments.
 
 const std::byte* LaunchQueue::upload_bytes(const void* data, int64_t bytes) {
-  if (mode_ == Mode::kIdle || mode_ == Mode::kEager) make_room(bytes);
+  if (carried_out()) make_room(bytes);
   key_.add_word(static_cast<uint64_t>(bytes));
   std::byte* const device = table_.append(data, bytes);
-  if (mode_ == Mode::kIdle || mode_ == Mode::kEager) table_.copy(device, bytes, stream());
+  if (carried_out()) table_.copy(device, bytes, stream());
   return device;
 }
 

@@ -150,6 +150,8 @@ class LaunchQueue {
     StepKey key;
   };
 
+  // Calls are neither a dry run nor captured.
+  bool carried_out() const { return mode_ == Mode::kIdle || mode_ == Mode::kEager; }
   int64_t slot() const { return step_ % kStepSlots; }
   void take_slot();
   void start_pass();

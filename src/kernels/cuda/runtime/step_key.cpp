@@ -1,5 +1,6 @@
 #include "kernels/cuda/runtime/step_key.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 
@@ -24,9 +25,10 @@ void StepKey::add(const char* what, std::initializer_list<int64_t> numbers) {
 // A step adds thousands of numbers. Each has its own factor, so the multiplications do not wait for each other.
 void StepKey::add(std::span<const int64_t> numbers) {
   uint64_t sum = numbers.size();
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    sum += static_cast<uint64_t>(numbers[i]) * kFactors[i % kFactors.size()];
-    if (i % kFactors.size() + 1 == kFactors.size()) sum = mix_hash(sum, i);
+  for (size_t begin = 0; begin < numbers.size(); begin += kFactors.size()) {
+    const size_t count = std::min(kFactors.size(), numbers.size() - begin);
+    for (size_t i = 0; i < count; ++i) sum += static_cast<uint64_t>(numbers[begin + i]) * kFactors[i];
+    if (count == kFactors.size()) sum = mix_hash(sum, begin);
   }
   add_word(sum);
 }
