@@ -67,7 +67,7 @@ TEST_F(SymmetricProducts, AreSymmetricToTheBit) {
     const DeviceVector<uint16_t> b_device(b.bits);
     const DeviceVector<uint16_t> d_device(a.bits.size());
     const DeviceVector<Scalars> scalars(std::vector<Scalars>{{1, 0}});
-    Queue queue(nullptr);
+    LaunchQueue queue(nullptr);
     Product p;
     p.type = Half::kF16;
     p.a = p.b = p.d = a.shape;
@@ -124,7 +124,7 @@ TEST_P(Products, AreRightForAnyShapeAndAlikeInAnyBatch) {
       scalars_of[2 * m] = {0.75F + static_cast<float>(m), -1.5F - static_cast<float>(m)};
     }
     const DeviceVector<Scalars> scalars(scalars_of);
-    Queue queue(nullptr);
+    LaunchQueue queue(nullptr);
 
     Product p;
     p.type = type;
@@ -267,7 +267,7 @@ TEST_F(DeviceTest, ProductsNameOperandsThatDoNotFit) {
   p.d = {memory.data(), 8, 8, 8, 64};
   p.a.pitch = 17;
   try {
-    Queue queue(nullptr);
+    LaunchQueue queue(nullptr);
     multiply(p, queue);
     FAIL();
   } catch (const InvalidArgument& error) {

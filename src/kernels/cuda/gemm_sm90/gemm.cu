@@ -177,7 +177,7 @@ bool products_available(int device) {
   return major == 9 && minor == 0 && has_sm90a(kCompiledArchitectures);
 }
 
-void multiply(const Product& p, Queue& queue, Cublas* instead) {
+void multiply(const Product& p, LaunchQueue& queue, Cublas* instead) {
   if (p.batch == 0 || p.d.rows == 0 || p.d.columns == 0) return;
   const auto require = [&](const char* name, const Matrices& m, int64_t rows, int64_t columns) {
     const bool aligned = reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.pitch % 8 == 0 && m.stride % 8 == 0;
@@ -201,7 +201,7 @@ void multiply(const Product& p, Queue& queue, Cublas* instead) {
   for (const Matrices* m : {&p.a, &p.b, &p.c, &p.d, &p.d_and_identity}) {
     for (const int64_t n : {reinterpret_cast<int64_t>(m->data), m->rows, m->columns, m->pitch, m->stride}) *place++ = n;
   }
-  queue.sign(places);
+  queue.add_to_key(places);
   queue.launch("product",
                {kind, p.batch, reinterpret_cast<int64_t>(p.scalars), p.scalars_stride,
                 reinterpret_cast<int64_t>(p.identity), reinterpret_cast<int64_t>(p.row_squares)},

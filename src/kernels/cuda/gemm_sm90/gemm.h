@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 
 namespace muster::kernels::cuda {
 
@@ -55,7 +55,7 @@ struct Product {
 bool products_available(int device);
 
 // Throws InvalidArgument for operands that do not fit and DeviceError.
-void multiply(const Product& product, Queue& queue, Cublas* instead = nullptr);  // of our own
+void multiply(const Product& product, LaunchQueue& queue, Cublas* instead = nullptr);  // of our own
 
 // Floating-point operations executed, tiles included.
 double flops(const Product& product);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/newton_schulz/orthogonalizer.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 #include "kernels/kernels.h"
 
 namespace muster::kernels::cuda {
@@ -28,6 +28,6 @@ std::optional<std::vector<MatrixBlock>> in_matrices(const ApplyOptions& options,
 
 // Those blocks that are of the matrices at hand.
 void apply(const ApplyOptions& options, const Orthogonalized& orthogonalized, std::span<const MatrixBlock> blocks,
-           Queue& queue);
+           LaunchQueue& queue);
 
 }  // namespace muster::kernels::cuda

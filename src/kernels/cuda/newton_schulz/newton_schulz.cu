@@ -119,7 +119,7 @@ __global__ void scale_lines(T* x, int rows, int columns, int64_t pitch, int64_t 
 template <typename T>
 class Steps {
  public:
-  Steps(const Coefficients& coefficients, const Iterates& iterates, Queue& queue)
+  Steps(const Coefficients& coefficients, const Iterates& iterates, LaunchQueue& queue)
       : coefficients_(coefficients),
         iterates_(iterates),
         wide_(iterates.shape.rows <= iterates.shape.columns),
@@ -130,7 +130,7 @@ class Steps {
       scalars.push_back({static_cast<float>(step.c), static_cast<float>(step.b)});
       scalars.push_back({1, static_cast<float>(step.a)});
     }
-    scalars_ = queue.put(std::span<const Scalars>(scalars));
+    scalars_ = queue.upload(std::span<const Scalars>(scalars));
   }
 
   int standard_form() const {
@@ -323,7 +323,7 @@ class Steps {
   const Iterates& iterates_;
   const bool wide_;
   const int64_t n_;
-  Queue& queue_;
+  LaunchQueue& queue_;
   const Scalars* scalars_;
 };
 
@@ -363,12 +363,12 @@ double half_safety(const Coefficients& coefficients) {
   return coefficients.safety * (tolerates(coefficients, 0.01) ? 1 : kMargin);
 }
 
-int newton_schulz(const Coefficients& coefficients, const Iterates& iterates, Queue& queue) {
+int newton_schulz(const Coefficients& coefficients, const Iterates& iterates, LaunchQueue& queue) {
   if (iterates.form == Form::kGram) return Steps<__half>(coefficients, iterates, queue).gram_form();
   return Steps<__nv_bfloat16>(coefficients, iterates, queue).standard_form();
 }
 
-void measure_gram_error(const Iterates& iterates, const Matrices& o, const UpdateMatrix* matrices, Queue& queue) {
+void measure_gram_error(const Iterates& iterates, const Matrices& o, const UpdateMatrix* matrices, LaunchQueue& queue) {
   const Coefficients none;
   if (iterates.form == Form::kGram) {
     Steps<__half>(none, iterates, queue).measure_gram_error(o, matrices);

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/gemm_sm90/gemm.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 #include "kernels/kernels.h"
 
 namespace muster::kernels::cuda {
@@ -56,11 +56,11 @@ struct Iterates {
 };
 
 // Which of `x` holds the result.
-int newton_schulz(const Coefficients& coefficients, const Iterates& iterates, Queue& queue);
+int newton_schulz(const Coefficients& coefficients, const Iterates& iterates, LaunchQueue& queue);
 
 // ||G - I||_F^2 for those of `matrices` (on the device) that ask for it, with G the Gram matrix of `o`, a result of
 // newton_schulz(). Overwrites the first Gram matrix and `lines` of the iterates.
-void measure_gram_error(const Iterates& iterates, const Matrices& o, const UpdateMatrix* matrices, Queue& queue);
+void measure_gram_error(const Iterates& iterates, const Matrices& o, const UpdateMatrix* matrices, LaunchQueue& queue);
 
 // Floating-point operations executed for one matrix, tiles included.
 double newton_schulz_flops(Form form, MatrixShape shape, int64_t steps);

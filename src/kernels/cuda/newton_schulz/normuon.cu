@@ -109,7 +109,7 @@ void sum_lines_of(const Matrices& o, int64_t batch, const LineSums& sums, float*
 
 }  // namespace
 
-void sum_lines(Half type, const Matrices& o, int64_t batch, const LineSums& sums, float* squares, Queue& queue) {
+void sum_lines(Half type, const Matrices& o, int64_t batch, const LineSums& sums, float* squares, LaunchQueue& queue) {
   queue.launch("line sums",
                {static_cast<int64_t>(type), static_cast<int64_t>(sums.axis), o.rows, o.columns, o.pitch, o.stride,
                 address(o.data), batch, address(squares)},
@@ -119,7 +119,7 @@ void sum_lines(Half type, const Matrices& o, int64_t batch, const LineSums& sums
                });
 }
 
-void advance_variances(int64_t batch, const LineSums& sums, const NorMuon& normuon, Queue& queue) {
+void advance_variances(int64_t batch, const LineSums& sums, const NorMuon& normuon, LaunchQueue& queue) {
   queue.launch("variances",
                {batch, sums.lines(), sums.length(), address(normuon.matrices), address(normuon.options),
                 address(normuon.squares), address(normuon.inverses), address(normuon.norms)},

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/gemm_sm90/gemm.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 #include "kernels/kernels.h"
 
 namespace muster::kernels::cuda {
@@ -62,9 +62,9 @@ struct NorMuon {
   Norms* norms = nullptr;     // norms_of(sums) a matrix
 };
 
-void sum_lines(Half type, const Matrices& o, int64_t batch, const LineSums& sums, float* squares, Queue& queue);
+void sum_lines(Half type, const Matrices& o, int64_t batch, const LineSums& sums, float* squares, LaunchQueue& queue);
 
 // From the sums of squares: advances the variances, and finds inverses and norms.
-void advance_variances(int64_t batch, const LineSums& sums, const NorMuon& normuon, Queue& queue);
+void advance_variances(int64_t batch, const LineSums& sums, const NorMuon& normuon, LaunchQueue& queue);
 
 }  // namespace muster::kernels::cuda

@@ -250,7 +250,7 @@ template <typename T>
 class Batch {
  public:
   Batch(const OrthogonalizeOptions& options, Form form, MatrixShape shape, std::span<const UpdateMatrix> batch,
-        Queue& queue)
+        LaunchQueue& queue)
       : options_(options), form_(form), shape_(shape), octets_(shape), batch_(batch), queue_(queue) {}
 
   // `apart`: how far the matrices are apart that are X themselves; 0: they are not.
@@ -280,7 +280,7 @@ class Batch {
     auto* const lines = reinterpret_cast<float*>(take(layout.line_bytes));
     auto* const squares = reinterpret_cast<float*>(take(layout.square_bytes));
     auto* const line_norms = reinterpret_cast<Norms*>(take(layout.line_norm_bytes));
-    const Settings* const settings = queue_.put(Settings{safety, options_.coefficients.steps.front()});
+    const Settings* const settings = queue_.upload(Settings{safety, options_.coefficients.steps.front()});
     iterates.norms = norms;
     iterates.safety = &settings->safety;
     iterates.lines = lines;
@@ -288,7 +288,7 @@ class Batch {
         options_.normuon.has_value() && options_.normuon->axis == LineAxis::kRows && cublas == nullptr;
     if (sums_rows) iterates.row_squares = squares;
 
-    matrices_ = queue_.put(batch_);
+    matrices_ = queue_.upload(batch_);
     // The standard form begins with X where and as it is, if it can.
     const bool as_it_is = apart > 0 && form_ == Form::kStandard;
     find_norm(settings, sums, norms, factors, as_it_is);
@@ -304,7 +304,7 @@ class Batch {
     if (options_.normuon.has_value()) {
       const LineSums line_sums{options_.normuon->axis, shape_};
       if (!sums_rows) sum_lines(orthogonalized.type, orthogonalized.o, count, line_sums, squares, queue_);
-      advance_variances(count, line_sums, {matrices_, queue_.put(*options_.normuon), squares, lines, line_norms},
+      advance_variances(count, line_sums, {matrices_, queue_.upload(*options_.normuon), squares, lines, line_norms},
                         queue_);
       orthogonalized.axis = options_.normuon->axis;
       orthogonalized.factors = {lines, line_norms, static_cast<int>(line_sums.lines()),
@@ -408,7 +408,7 @@ class Batch {
   const MatrixShape shape_;
   const Octets octets_;
   const std::span<const UpdateMatrix> batch_;
-  Queue& queue_;
+  LaunchQueue& queue_;
   const UpdateMatrix* matrices_ = nullptr;  // on the device
 };
 
@@ -458,7 +458,7 @@ int64_t Orthogonalizer::workspace(MatrixShape shape, int64_t batch, const Orthog
 }
 
 void Orthogonalizer::run(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const UpdateMatrix> batch,
-                         Workspace workspace_given, Queue& queue, const Use& use) {
+                         Workspace workspace_given, LaunchQueue& queue, const Use& use) {
   if (batch.empty() || shape.rows == 0 || shape.columns == 0) return;
   if (options.coefficients.steps.empty()) throw InvalidArgument("coefficients: no steps");
   constexpr int64_t kMostElements = int64_t{1} << 33;  // octets have 32-bit numbers
@@ -481,7 +481,7 @@ void Orthogonalizer::run(const OrthogonalizeOptions& options, MatrixShape shape,
   const auto orthogonalize = [&](auto batch_of_type, size_t first) {
     inputs_.clear();
     batch_of_type.name_inputs(apart, workspace_given.data, inputs_);
-    Orthogonalized orthogonalized = queue.once<Orthogonalized>(inputs_, [&] {
+    Orthogonalized orthogonalized = queue.memoize<Orthogonalized>(inputs_, [&] {
       return batch_of_type.run(cublas_.get(), known.safety, apart, static_cast<char*>(workspace_given.data));
     });
     orthogonalized.first = first;

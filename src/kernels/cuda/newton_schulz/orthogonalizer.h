@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/newton_schulz/newton_schulz.h"
 #include "kernels/cuda/newton_schulz/normuon.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 #include "kernels/kernels.h"
 
 namespace muster::kernels::cuda {
@@ -47,7 +47,7 @@ class Orthogonalizer {
   // written.
   using Use = std::function<void(const Orthogonalized&)>;
   void run(const OrthogonalizeOptions& options, MatrixShape shape, std::span<const UpdateMatrix> batch,
-           Workspace workspace, Queue& queue, const Use& use = {});
+           Workspace workspace, LaunchQueue& queue, const Use& use = {});
   // Equal for sets whose iterations are the same launches, whatever the shape.
   int64_t kind_of(const Coefficients& coefficients) const;
 

@@ -82,20 +82,6 @@ class LaunchQueue {
     return result;
   }
 
-  template <typename T>
-  const T* put(const T& value) {
-    return upload(value);
-  }
-  template <typename T>
-  const T* put(std::span<const T> values) {
-    return upload(values);
-  }
-  void sign(std::span<const int64_t> numbers) { add_to_key(numbers); }
-  template <typename T, typename F>
-  T once(std::span<const int64_t> inputs, F&& calls) {
-    return memoize<T>(inputs, std::forward<F>(calls));
-  }
-
   // Makes room in the table for twice these calls, which are a dry run. A table that grows later drops all graphs.
   template <typename F>
   void reserve_table(F&& calls) {
