@@ -102,7 +102,7 @@ struct Orthogonalizing {
 Orthogonalizing orthogonalize(const std::vector<std::unique_ptr<Job>>& jobs, int64_t together, int times = kTimes + 3) {
   int multiprocessors = 0;
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "device");
-  Queue queue(nullptr);
+  LaunchQueue queue(nullptr);
   Orthogonalizer orthogonalizer(0);
   const auto batch_of = [&](const Job& job) {
     return std::min(together > 0 ? together : best_batch_size(job.shape, multiprocessors),
@@ -111,7 +111,7 @@ Orthogonalizing orthogonalize(const std::vector<std::unique_ptr<Job>>& jobs, int
   int64_t bytes = 0;
   for (const auto& job : jobs)
     bytes = std::max(bytes, orthogonalizer.workspace(job->shape, batch_of(*job), job->options));
-  const Memory workspaces(bytes * Queue::kLanes);
+  const Memory workspaces(bytes * LaunchQueue::kLanes);
   check(cudaDeviceSynchronize(), "jobs");
   const double ms = milliseconds(
       queue.main(),
@@ -122,7 +122,7 @@ Orthogonalizing orthogonalize(const std::vector<std::unique_ptr<Job>>& jobs, int
           for (const auto& job : jobs) {
             const auto each = static_cast<size_t>(batch_of(*job));
             for (size_t begin = 0; begin < job->matrices.size(); begin += each, ++number) {
-              const int lane = number % Queue::kLanes;
+              const int lane = number % LaunchQueue::kLanes;
               const auto part = std::span<const UpdateMatrix>(job->matrices)
                                     .subspan(begin, std::min(each, job->matrices.size() - begin));
               queue.lane(lane);
@@ -134,7 +134,7 @@ Orthogonalizing orthogonalize(const std::vector<std::unique_ptr<Job>>& jobs, int
         } while (!queue.end_step());
       },
       times);
-  return {ms, queue.launches(), bytes * Queue::kLanes};
+  return {ms, queue.launches(), bytes * LaunchQueue::kLanes};
 }
 
 struct Shape {
@@ -189,7 +189,7 @@ void report_products() {
       const Memory x(batch * n * n * 2);
       const Memory d(batch * n * n * 2);
       for (int64_t m = 0; m < batch; ++m) fill(static_cast<uint16_t*>(x.data) + m * n * n, n * n, type);
-      Queue queue(nullptr);
+      LaunchQueue queue(nullptr);
       Gemm p;
       p.type = type;
       p.a = p.b = {x.data, n, n, n, n * n};

@@ -1,133 +1,166 @@
-// A device whose calls return before their work is done: its order, a step that is recorded once and replayed, and what
-// ranks agree upon without the host.
+// A device whose calls return before their work is done: how a step is captured and replayed there, how its streams are
+// ordered, and what ranks agree on without the host.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "kernels/kernels.h"
 
 namespace muster::kernels {
 
-// What a step goes by, on the device.
-struct Verdict {
-  double clip = 1;  // gradients are multiplied with it
-  double norm = 0;  // of the gradients, where it was asked for
-  int64_t go = 1;   // 0: nothing is changed
-};
-
-// A step is a sequence of calls between begin_step() and end_step(). The first is carried out as it is made. Later ones
-// are recorded, and as long as a step makes the same calls (other pointers and numbers are fine, other counts, shapes
-// and types are not), making them only refreshes a table that the recorded kernels read, and end_step() starts them
-// all at once.
+// A step is begin_step(), its calls, and end_step(). With capture, its calls are made in up to two passes: a dry run,
+// which only uploads arguments and computes the step's key, and, unless a graph with that key is replayed instead, the
+// calls once more, which are carried out the first time and captured the second. Two steps have the same key if they
+// make the same calls with the same counts, shapes and types; pointers and numbers may differ.
 //
-// Or a step comes in parts: begin_parts(), then calls between resume() and pause(), carried out as they are made, as
-// often as there is something to do, on whatever thread of the host; end_step() after the last of them.
-class AsyncDevice {
+// A piecewise step is begin_piecewise(), then calls between resume() and pause() as often as there is something to do,
+// on any thread of the host, and end_step() after the last of them. Its calls are carried out as they are made.
+class GraphStep {
  public:
-  virtual ~AsyncDevice() = default;
+  virtual ~GraphStep() = default;
 
-  // `record` false: carried out as it is made, for whoever looks for an error or takes the time of its parts.
-  virtual void begin_step(bool record) = 0;
-  // False: the calls differ from those recorded and nothing was started. They are to be made again, after
-  // begin_step(true), and are recorded anew.
+  // Without `capture`, the step is carried out call by call: for debugging and for taking times.
+  virtual void begin_step(bool capture) = 0;
+  // False: nothing was launched. The caller makes the step's calls again, after another begin_step().
   virtual bool end_step() = 0;
-  // Room for the numbers of twice as many calls as these, which are not carried out: before the first step. Who needs
-  // more later records all steps anew.
-  virtual void reserve_table(const std::function<void()>& calls) = 0;
   virtual void begin_piecewise() = 0;
-  virtual void resume() = 0;  // what is called next waits for what the caller's stream was given so far
+  virtual void resume() = 0;  // the calls that follow wait for what the caller's stream has so far
   virtual void pause() noexcept = 0;
-  // Calls refresh the table only: what others would enqueue has been recorded as well.
+  // Calls upload arguments and launch nothing. Work that does not go through this device must be left out, too.
   virtual bool dry_run() const = 0;
-  // Forgets what was recorded, and waits for it.
+  // Abandons a step that is under way, drops every captured graph, and waits for what was enqueued.
   virtual void drop_graphs() = 0;
+  // Reserves table space for twice these calls, which are a dry run. Call it before the first step; growing later drops
+  // every captured graph.
+  virtual void reserve_table(const std::function<void()>& calls) = 0;
 
-  // From now on this is the caller's stream, whose order with steps is kept.
-  virtual void follow(void* caller) = 0;
-
-  // Something beside kernels that distinguishes this step from others.
+  // Adds what distinguishes this step from others, apart from the launches of kernels.
   virtual void add_to_key(std::span<const int64_t> numbers) = 0;
-  // Equal for sets whose iterations are the same calls, whatever the shape: other numbers are fine.
+  // Equal for coefficients whose iterations make the same launches, whatever the shape.
   virtual int64_t call_pattern(const Coefficients& coefficients) const = 0;
-
-  // Exchanges have a stream (a cudaStream_t) of their own beside that of the kernels. fork() makes it wait for what the
-  // kernels were given so far; mark() numbers what it was given; join() makes the kernels wait for that.
-  virtual void* fork() = 0;
-  virtual int record_event() = 0;
-  virtual void join(int mark) = 0;
-  virtual void* main() = 0;  // the stream of the kernels
-
-  // Makes calls that are decided by `inputs` alone; but not where a recorded step may be replayed and the last one had
-  // the same inputs: then what they put is put again, and false returned.
+  // Makes calls that `inputs` alone determine. Returns false if it did not have to: in a dry run whose predecessor made
+  // them with the same inputs, what they uploaded is uploaded again.
   virtual bool memoize(std::span<const int64_t> inputs, const std::function<void()>& calls) = 0;
 
-  // Numbers for the device, from a table that a recorded step refreshes: to some place, or where they are in this step.
+  virtual int64_t launches() const = 0;  // in the last step, replayed ones included
+  virtual bool replayed() const = 0;     // the last step replayed a graph that an earlier step captured
+};
+
+// The order of streams; every void* is a cudaStream_t. Kernels run on main(), exchanges on a stream of their own.
+class StreamOrder {
+ public:
+  virtual ~StreamOrder() = default;
+
+  // Replaces the caller's stream: a step waits for what is enqueued there, and what is enqueued there next waits for
+  // it.
+  virtual void follow(void* caller) = 0;
+  virtual void* main() = 0;
+  // Returns the stream of exchanges, which waits for what main() has so far.
+  virtual void* fork() = 0;
+  virtual int record_event() = 0;    // of what the stream of exchanges has so far
+  virtual void join(int event) = 0;  // main() waits for the event
+  virtual bool idle() = 0;           // nothing is left of what was enqueued
+};
+
+// Numbers from the host. They travel in the argument table, so a replayed step has its own.
+class ArgumentUpload {
+ public:
+  virtual ~ArgumentUpload() = default;
+
   virtual void upload(int64_t* device, std::span<const int64_t> words) = 0;
+  // Returns where they are on the device, valid in this step only.
   virtual const Rates* upload(std::span<const Rates> rates) = 0;
   virtual void clear(void* device, int64_t bytes) = 0;
+};
 
-  // Each of these reads words that all ranks have summed, and changes the verdict and `active`, a word a parameter.
-  // Go, with the parameters whose word in `present` is not 0, if the first `zeros` words are 0.
+// What kernels go by in a step, on the device.
+struct Verdict {
+  double clip = 1;  // gradients are multiplied by it
+  double norm = 0;  // of the gradients, if the step computes it
+  int64_t go = 1;   // 0: the step changes nothing
+};
+
+// Decisions about a step, made on the device from words that all ranks have summed. They write the verdict and
+// `active`, one flag per parameter; 0 means that the parameter sits this step out.
+class StepDecisions {
+ public:
+  virtual ~StepDecisions() = default;
+
+  // Goes if the first `zeros` words are 0, with the parameters whose word in `present` is not 0.
   virtual void decide(const int64_t* words, int64_t zeros, const int64_t* present, std::span<int32_t> active,
                       Verdict* verdict) = 0;
-  // Do not go if any word is not 0.
+  // Does not go if any word is not 0.
   virtual void refuse(std::span<const int64_t> words, std::span<int32_t> active, Verdict* verdict) = 0;
-  // `sums` sums of squares; clips to max_norm unless it is 0.
+  // Computes the norm from `sums` sums of squares, and clips it to max_norm unless that is 0.
   virtual void clip(const int64_t* words, int64_t sums, double grad_scale, double max_norm, Verdict* verdict) = 0;
   // updates[p] += active[p].
   virtual void count(std::span<const int32_t> active, int64_t* updates) = 0;
+};
 
-  // Copies to the host what `bytes` at `device` are after this step; sent() says for which step it arrived.
+// Results of steps, which count from 1.
+class StepResults {
+ public:
+  virtual ~StepResults() = default;
+
+  // So many steps may be under way when begin_step() is called.
+  static constexpr int64_t kStepsInFlight = 2;
+
+  virtual int64_t step() const = 0;     // the last one that has begun
+  virtual bool done(int64_t step) = 0;  // on the device; throws DeviceError
+  // Copies to the host what is in these bytes after the step.
   virtual void read_back(const void* device, int64_t bytes) = 0;
+  // The copy of one of the last kStepsInFlight steps. Valid once that step is done.
+  virtual std::span<const std::byte> read_back_of(int64_t step) const = 0;
+};
 
-  virtual int64_t launches() const = 0;  // in the last step, replayed ones included
-  virtual bool replayed() const = 0;     // the last step was recorded before, and started all at once
+// For timelines and profilers.
+class DeviceTrace {
+ public:
+  virtual ~DeviceTrace() = default;
 
-  virtual bool idle() = 0;  // nothing that was enqueued is left
-
-  // A step is over on the device. Steps have numbers from 1, by begin_step().
-  virtual int64_t step() const = 0;
-  virtual bool done(int64_t step) = 0;                                      // throws DeviceError
-  virtual std::span<const std::byte> read_back_of(int64_t step) const = 0;  // of one of the last kStepsInFlight
-  static constexpr int64_t kStepsInFlight = 2;  // begin_step() may be called while so many are not done
-
-  // Times, when nothing is recorded: stamp() marks a place in the current lane, or in the stream of exchanges, and
-  // stamps_ns() waits and gives them all, by the steady clock.
+  // Takes the time on the current lane or on the stream of exchanges, and returns its number; only in a step without
+  // capture. times_ns() waits for the step, and returns all times by number, in ns of the steady clock.
   virtual int record_time(bool exchanges) = 0;
   virtual std::vector<int64_t> times_ns() = 0;
-
   // A named range in profilers.
   virtual void push_range(const std::string& name) = 0;
   virtual void pop_range() noexcept = 0;
 };
 
-// Such a range, as long as it lives.
+class AsyncDevice : public GraphStep,
+                    public StreamOrder,
+                    public ArgumentUpload,
+                    public StepDecisions,
+                    public StepResults,
+                    public DeviceTrace {};
+
+// A named range in profilers, from construction to destruction.
 class Range {
  public:
-  Range(AsyncDevice& stream, const std::string& name) : stream_(stream) { stream.push_range(name); }
+  Range(DeviceTrace& trace, const std::string& name) : trace_(trace) { trace.push_range(name); }
   Range(const Range&) = delete;
   Range& operator=(const Range&) = delete;
-  ~Range() { stream_.pop_range(); }
+  ~Range() { trace_.pop_range(); }
 
  private:
-  AsyncDevice& stream_;
+  DeviceTrace& trace_;
 };
 
-// A part of a step, as long as it lives.
+// A part of a piecewise step, from construction to destruction.
 class Part {
  public:
-  explicit Part(AsyncDevice& stream) : stream_(stream) { stream.resume(); }
+  explicit Part(GraphStep& step) : step_(step) { step.resume(); }
   Part(const Part&) = delete;
   Part& operator=(const Part&) = delete;
-  ~Part() { stream_.pause(); }
+  ~Part() { step_.pause(); }
 
  private:
-  AsyncDevice& stream_;
+  GraphStep& step_;
 };
 
 }  // namespace muster::kernels

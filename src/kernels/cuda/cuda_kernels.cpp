@@ -1,5 +1,6 @@
-// Kernels on a CUDA device: everything is enqueued on one Queue.
+// Kernels on a CUDA device: all launches go through one LaunchQueue.
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 
@@ -12,28 +13,14 @@
 #include "kernels/cuda/newton_schulz/apply_orthogonalized.h"
 #include "kernels/cuda/newton_schulz/orthogonalizer.h"
 #include "kernels/cuda/runtime/cuda_devices.h"
+#include "kernels/cuda/runtime/cuda_handles.h"
 #include "kernels/cuda/runtime/decisions.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 #include "muster/error.h"
 
 namespace muster::kernels {
 namespace cuda {
 namespace {
-
-// Makes a device current as long as it lives: streams belong to the one that is when they are made, launches need it.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    check(cudaGetDevice(&before_), "device");
-    if (before_ != device) check(cudaSetDevice(device), "device");
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() { cudaSetDevice(before_); }
-
- private:
-  int before_ = 0;
-};
 
 std::optional<cudaStream_t> stream_of(const CudaOptions& options) {
   if (!options.stream) return {};
@@ -48,7 +35,7 @@ class CudaKernels final : public Kernels, public AsyncDevice {
   }
 
   void* allocate(int64_t bytes) override {
-    const OnDevice here(device_);
+    const DeviceGuard guard(device_);
     void* data = nullptr;
     const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
     check(cudaMalloc(&data, size), "allocate");
@@ -58,14 +45,14 @@ class CudaKernels final : public Kernels, public AsyncDevice {
   }
   void release(void* data) noexcept override { cudaFree(data); }
   void read(void* host, const void* device, const HostRows& rows) override {
-    transfer(host, rows.host_stride, device, rows.device_stride, rows, cudaMemcpyDeviceToHost);
+    transfer({host, rows.host_stride}, {device, rows.device_stride}, rows, cudaMemcpyDeviceToHost);
   }
   void write(void* device, const void* host, const HostRows& rows) override {
-    transfer(device, rows.device_stride, host, rows.host_stride, rows, cudaMemcpyHostToDevice);
+    transfer({device, rows.device_stride}, {host, rows.host_stride}, rows, cudaMemcpyHostToDevice);
   }
   AsyncDevice* stream() override { return this; }
 
-  int lanes() const override { return Queue::kLanes; }
+  int lanes() const override { return LaunchQueue::kLanes; }
   void lane(int lane) override { queue_.lane(lane); }
   void join_lanes() override { queue_.join_lanes(); }
 
@@ -120,9 +107,9 @@ class CudaKernels final : public Kernels, public AsyncDevice {
     cuda::zero_non_finite(dtype, blocks, queue_);
   }
 
-  void begin_step(bool record) override {
+  void begin_step(bool capture) override {
     if (!in_step_) in_step_.emplace(device_);
-    queue_.begin_step(record);
+    queue_.begin_step(capture);
   }
   bool end_step() override {
     const bool done = queue_.end_step();
@@ -130,43 +117,43 @@ class CudaKernels final : public Kernels, public AsyncDevice {
     return done;
   }
   void reserve_table(const std::function<void()>& calls) override {
-    const OnDevice here(device_);
-    queue_.make_room(calls);
+    const DeviceGuard guard(device_);
+    queue_.reserve_table(calls);
   }
   void begin_piecewise() override {
-    const OnDevice here(device_);
-    queue_.begin_parts();
+    const DeviceGuard guard(device_);
+    queue_.begin_piecewise();
   }
   void resume() override {
     in_step_.emplace(device_);
     queue_.wait_for_caller();
   }
   void pause() noexcept override { in_step_.reset(); }
-  bool dry_run() const override { return queue_.probing(); }
+  bool dry_run() const override { return queue_.dry_run(); }
   void drop_graphs() override {
     in_step_.reset();
-    const OnDevice here(device_);
-    queue_.forget();
+    const DeviceGuard guard(device_);
+    queue_.drop_graphs();
   }
   void follow(void* caller) override { queue_.follow(static_cast<cudaStream_t>(caller)); }
-  void add_to_key(std::span<const int64_t> numbers) override { queue_.sign(numbers); }
+  void add_to_key(std::span<const int64_t> numbers) override { queue_.add_to_key(numbers); }
   int64_t call_pattern(const Coefficients& coefficients) const override {
     return orthogonalizer_.call_pattern(coefficients);
   }
   void* fork() override { return queue_.fork(); }
-  int record_event() override { return queue_.mark(); }
-  void join(int mark) override { queue_.join(mark); }
+  int record_event() override { return queue_.record_event(); }
+  void join(int event) override { queue_.join(event); }
   void* main() override { return queue_.main(); }
 
   bool memoize(std::span<const int64_t> inputs, const std::function<void()>& calls) override {
-    return queue_.once(inputs, {}, calls);
+    return queue_.memoize(inputs, {}, calls);
   }
 
-  const Rates* upload(std::span<const Rates> rates) override { return queue_.put(rates); }
+  const Rates* upload(std::span<const Rates> rates) override { return queue_.upload(rates); }
   void upload(int64_t* device, std::span<const int64_t> words) override {
-    const int64_t* const from = queue_.put(words);
-    queue_.launch("put", {address(device), static_cast<int64_t>(words.size())}, [&](cudaStream_t stream) {
-      check(cudaMemcpyAsync(device, from, words.size_bytes(), cudaMemcpyDeviceToDevice, stream), "put");
+    const int64_t* const from = queue_.upload(words);
+    queue_.launch("upload", {address(device), static_cast<int64_t>(words.size())}, [&](cudaStream_t stream) {
+      check(cudaMemcpyAsync(device, from, words.size_bytes(), cudaMemcpyDeviceToDevice, stream), "upload");
     });
   }
   void clear(void* device, int64_t bytes) override {
@@ -176,49 +163,70 @@ class CudaKernels final : public Kernels, public AsyncDevice {
   }
   void decide(const int64_t* words, int64_t zeros, const int64_t* present, std::span<int32_t> active,
               Verdict* verdict) override {
-    cuda::decide(words, zeros, present, active, verdict, queue_);
+    cuda::decide({.words = words,
+                  .zeros = zeros,
+                  .present = present,
+                  .active = active.data(),
+                  .parameters = std::ssize(active),
+                  .verdict = verdict},
+                 queue_);
   }
   void refuse(std::span<const int64_t> words, std::span<int32_t> active, Verdict* verdict) override {
-    cuda::refuse(words, active, verdict, queue_);
+    cuda::refuse({.words = words.data(),
+                  .count = std::ssize(words),
+                  .active = active.data(),
+                  .parameters = std::ssize(active),
+                  .verdict = verdict},
+                 queue_);
   }
   void clip(const int64_t* words, int64_t sums, double grad_scale, double max_norm, Verdict* verdict) override {
-    cuda::clip(words, sums, grad_scale, max_norm, verdict, queue_);
+    cuda::clip({.words = words, .sums = sums, .grad_scale = grad_scale, .max_norm = max_norm, .verdict = verdict},
+               queue_);
   }
-  void count(std::span<const int32_t> active, int64_t* updates) override { cuda::count(active, updates, queue_); }
+  void count(std::span<const int32_t> active, int64_t* updates) override {
+    cuda::count({.active = active.data(), .parameters = std::ssize(active), .updates = updates}, queue_);
+  }
 
-  void read_back(const void* device, int64_t bytes) override { queue_.send(device, bytes); }
+  void read_back(const void* device, int64_t bytes) override { queue_.read_back(device, bytes); }
   int64_t launches() const override { return queue_.launches(); }
   bool replayed() const override { return queue_.replayed(); }
   bool idle() override { return queue_.idle(); }
   int64_t step() const override { return queue_.step(); }
   bool done(int64_t step) override { return queue_.done(step); }
-  std::span<const std::byte> read_back_of(int64_t step) const override { return queue_.sent(step); }
+  std::span<const std::byte> read_back_of(int64_t step) const override { return queue_.read_back_of(step); }
 
-  int record_time(bool exchanges) override { return queue_.stamp(exchanges); }
-  std::vector<int64_t> times_ns() override { return queue_.stamps_ns(); }
+  int record_time(bool exchanges) override { return queue_.record_time(exchanges); }
+  std::vector<int64_t> times_ns() override { return queue_.times_ns(); }
   void push_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }
   void pop_range() noexcept override { nvtxRangePop(); }
 
  private:
-  void transfer(void* to, int64_t to_stride, const void* from, int64_t from_stride, const HostRows& rows,
-                cudaMemcpyKind kind) {
+  // One side of a transfer; strides in bytes.
+  template <typename Data>
+  struct Side {
+    Data* data;
+    int64_t stride;
+  };
+
+  void transfer(Side<void> to, Side<const void> from, const HostRows& rows, cudaMemcpyKind kind) {
     if (rows.rows == 0 || rows.bytes == 0) return;
-    const OnDevice here(device_);
-    queue_.synchronize();  // lanes too
+    const DeviceGuard guard(device_);
+    queue_.synchronize();
     queue_.wait_for_caller();
     const auto bytes = static_cast<size_t>(rows.bytes);
-    const bool dense = rows.rows == 1 || (to_stride == rows.bytes && from_stride == rows.bytes);
+    const auto count = static_cast<size_t>(rows.rows);
+    const bool dense = rows.rows == 1 || (to.stride == rows.bytes && from.stride == rows.bytes);
     const cudaError_t error =
-        dense ? cudaMemcpyAsync(to, from, bytes * static_cast<size_t>(rows.rows), kind, queue_.main())
-              : cudaMemcpy2DAsync(to, static_cast<size_t>(to_stride), from, static_cast<size_t>(from_stride), bytes,
-                                  static_cast<size_t>(rows.rows), kind, queue_.main());
+        dense ? cudaMemcpyAsync(to.data, from.data, bytes * count, kind, queue_.main())
+              : cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride), from.data, static_cast<size_t>(from.stride),
+                                  bytes, count, kind, queue_.main());
     check(error, "transfer");
     queue_.synchronize();
   }
 
   const int device_;
-  std::optional<OnDevice> in_step_;
-  Queue queue_;
+  std::optional<DeviceGuard> in_step_;
+  LaunchQueue queue_;
   Orthogonalizer orthogonalizer_;
   int multiprocessors_ = 1;
 };
@@ -226,25 +234,16 @@ class CudaKernels final : public Kernels, public AsyncDevice {
 }  // namespace
 }  // namespace cuda
 
-bool cuda_available() {
-  int count = 0;
-  const bool found = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
-  cudaGetLastError();
-  return found;
-}
+bool cuda_available() { return cuda_devices() > 0; }
 
 std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions& options) {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();
-    count = 0;
-  }
+  const int count = cuda_devices();
   if (options.device < 0 || options.device >= count) {
     throw InvalidArgument("device cuda:" + std::to_string(options.device) + ": there are " + std::to_string(count) +
                           " CUDA devices");
   }
   cuda::require_supported(options.device);
-  const cuda::OnDevice here(options.device);
+  const cuda::DeviceGuard guard(options.device);
   return std::make_unique<cuda::CudaKernels>(options);
 }
 

@@ -1,4 +1,4 @@
-// Stands in for this folder where CUDA is not built in.
+// Replaces this folder in builds without CUDA.
 #include "kernels/backend_info.h"
 #include "kernels/kernels.h"
 #include "muster/error.h"

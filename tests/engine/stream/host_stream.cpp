@@ -1,7 +1,7 @@
-// A device without a GPU, for what the engine does differently where calls return early: the CPU's kernels behind the
-// interface of a stream, in place of src/backends.cpp. Every step is probed, as a recorded one is, and then carried
-// out, by a thread, some time later. Calls that are made once() are kept, and where their inputs are those of the last
-// time, carried out as they were then. It says which steps a device would replay.
+// Emulates a device on the host, in place of src/backends.cpp: the CPU's kernels behind AsyncDevice, so that the step
+// path of devices is tested without a GPU. Calls return early; a thread carries them out later. Every step has a dry
+// run, whether captured or not, and is then carried out; replayed() says whether a device would have replayed it.
+// Memoized calls are kept, and repeated as they were if their inputs are those of the step before.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -20,15 +20,15 @@ namespace {
 
 using namespace kernels;
 
-// Calls return before their work is done: it has a copy of what they were given.
+// Calls return before their work is done, so the work has its own copy of their arguments.
 template <typename T>
 std::vector<T> own(std::span<const T> values) {
   return {values.begin(), values.end()};
 }
 
-class HostStream final : public Kernels, public AsyncDevice {
+class HostDevice final : public Kernels, public AsyncDevice {
  public:
-  explicit HostStream(std::optional<void*> caller) { follow(caller.value_or(nullptr)); }
+  explicit HostDevice(std::optional<void*> caller) { follow(caller.value_or(nullptr)); }
 
   void* allocate(int64_t bytes) override { return cpu_->allocate(bytes); }
   void release(void* data) noexcept override {
@@ -36,12 +36,12 @@ class HostStream final : public Kernels, public AsyncDevice {
     cpu_->release(data);
   }
   void read(void* host, const void* device, const HostRows& rows) override {
-    if (dry_run()) throw Internal("a read that a recorded step would not repeat");
+    if (dry_run()) throw Internal("a read that a captured step would not repeat");
     queue_.wait();
     cpu_->read(host, device, rows);
   }
   void write(void* device, const void* host, const HostRows& rows) override {
-    if (dry_run()) throw Internal("a write that a recorded step would not repeat");
+    if (dry_run()) throw Internal("a write that a captured step would not repeat");
     queue_.wait();
     cpu_->write(device, host, rows);
   }
@@ -95,41 +95,41 @@ class HostStream final : public Kernels, public AsyncDevice {
     later([=, this, blocks = own(blocks)] { cpu_->zero_non_finite(dtype, blocks); });
   }
 
-  void begin_step(bool record) override {
-    record_ = record;
+  void begin_step(bool capture) override {
+    capture_ = capture;
     if (mode_ == Mode::kIdle) {
       ++step_;
       wait_for_caller();
     }
-    mode_ = mode_ == Mode::kIdle ? Mode::kProbe : Mode::kEager;
-    start_over();
+    mode_ = mode_ == Mode::kIdle ? Mode::kDryRun : Mode::kEager;
+    start_pass();
   }
   bool end_step() override {
-    if (mode_ == Mode::kProbe) return false;
+    if (mode_ == Mode::kDryRun) return false;
     mode_ = Mode::kIdle;
-    signature_.push_back(launches_);
-    replayed_ = record_ && recorded_.contains(signature_);
-    if (record_ && seen_.contains(signature_)) recorded_.insert(signature_);
-    seen_.insert(signature_);
-    std::vector<std::byte>& sent = sent_[step_ % kStepsInFlight];
-    queue_.add([&sent, from = send_from_] { sent.assign(from.begin(), from.end()); });
+    key_.push_back(launches_);
+    replayed_ = capture_ && captured_.contains(key_);
+    if (capture_ && seen_.contains(key_)) captured_.insert(key_);
+    seen_.insert(key_);
+    std::vector<std::byte>& results = results_[step_ % kStepsInFlight];
+    queue_.add([&results, from = read_back_] { results.assign(from.begin(), from.end()); });
     queue_.add([this, step = step_] { done_ = step; });
     if (caller_ != nullptr) caller_->add(queue_.arrived());
     return true;
   }
   void reserve_table(const std::function<void()>& calls) override {
-    if (mode_ != Mode::kIdle || step_ > 0) throw Internal("room is made before the first step");
-    mode_ = Mode::kProbe;
-    start_over();
+    if (mode_ != Mode::kIdle || step_ > 0) throw Internal("reserve_table after the first step");
+    mode_ = Mode::kDryRun;
+    start_pass();
     calls();
     mode_ = Mode::kIdle;
   }
   void begin_piecewise() override {
     if (mode_ != Mode::kIdle) throw Internal("a step within a step");
     ++step_;
-    record_ = false;
+    capture_ = false;
     mode_ = Mode::kPaused;
-    start_over();
+    start_pass();
   }
   void resume() override {
     if (mode_ != Mode::kPaused) throw Internal("a part of a step within another, or of none");
@@ -139,29 +139,29 @@ class HostStream final : public Kernels, public AsyncDevice {
   void pause() noexcept override {
     if (mode_ == Mode::kEager) mode_ = Mode::kPaused;
   }
-  bool dry_run() const override { return mode_ == Mode::kProbe; }
+  bool dry_run() const override { return mode_ == Mode::kDryRun; }
   void drop_graphs() override {
-    if (ranges_ != 0) throw Internal("a range that nobody has closed");
+    if (ranges_ != 0) throw Internal("a range that was not closed");
     mode_ = Mode::kIdle;
     keeping_ = false;
     inputs_.clear();
     seen_.clear();
-    recorded_.clear();
+    captured_.clear();
     queue_.wait();
     queue_.forgive();
     done_ = step_;
   }
   void follow(void* caller) override { caller_ = static_cast<test::HostQueue*>(caller); }
   void add_to_key(std::span<const int64_t> numbers) override {
-    signature_.insert(signature_.end(), numbers.begin(), numbers.end());
+    key_.insert(key_.end(), numbers.begin(), numbers.end());
   }
   int64_t call_pattern(const Coefficients& coefficients) const override {
     return std::ssize(coefficients.steps) << 2 | static_cast<int64_t>(coefficients.rescale);
   }
 
-  // One after the other, exchanges too.
+  // There is one queue: exchanges take their turn between kernels.
   void* fork() override {
-    exchanged_ = true;
+    forked_ = true;
     return &queue_;
   }
   int record_event() override { return 0; }
@@ -169,7 +169,7 @@ class HostStream final : public Kernels, public AsyncDevice {
   void* main() override { return &queue_; }
 
   bool memoize(std::span<const int64_t> inputs, const std::function<void()>& calls) override {
-    if (!record_ || dry_run()) {
+    if (!capture_ || dry_run()) {
       calls();
       return true;
     }
@@ -181,10 +181,10 @@ class HostStream final : public Kernels, public AsyncDevice {
     inputs_.assign(inputs.begin(), inputs.end());
     kept_.clear();
     keeping_ = true;
-    exchanged_ = false;
+    forked_ = false;
     calls();
     keeping_ = false;
-    if (exchanged_) inputs_.clear();  // which is not kept
+    if (forked_) inputs_.clear();  // exchanges are not kept
     return true;
   }
 
@@ -234,16 +234,16 @@ class HostStream final : public Kernels, public AsyncDevice {
   }
 
   void read_back(const void* device, int64_t bytes) override {
-    send_from_ = {static_cast<const std::byte*>(device), static_cast<size_t>(bytes)};
+    read_back_ = {static_cast<const std::byte*>(device), static_cast<size_t>(bytes)};
   }
   int64_t launches() const override { return launches_; }
   bool replayed() const override { return replayed_; }
   int64_t step() const override { return step_; }
   bool idle() override { return queue_.idle(); }
   bool done(int64_t step) override { return done_ >= step || !queue_.error().empty(); }
-  std::span<const std::byte> read_back_of(int64_t step) const override { return sent_[step % kStepsInFlight]; }
+  std::span<const std::byte> read_back_of(int64_t step) const override { return results_[step % kStepsInFlight]; }
   int record_time(bool) override {
-    const int number = stamps_++;
+    const int number = time_number_++;
     if (!dry_run()) queue_.add([this] { times_.push_back(engine::now_ns()); });
     return number;
   }
@@ -255,12 +255,12 @@ class HostStream final : public Kernels, public AsyncDevice {
   void pop_range() noexcept override { --ranges_; }
 
  private:
-  enum class Mode : uint8_t { kIdle, kProbe, kEager, kPaused };
+  enum class Mode : uint8_t { kIdle, kDryRun, kEager, kPaused };
 
-  void start_over() {
-    stamps_ = 0;
+  void start_pass() {
+    time_number_ = 0;
     launches_ = 0;
-    signature_.clear();
+    key_.clear();
     queue_.add([this] { times_.clear(); });
   }
   void wait_for_caller() {
@@ -281,22 +281,22 @@ class HostStream final : public Kernels, public AsyncDevice {
   int64_t step_ = 0;
   std::atomic<int64_t> done_ = 0;
   int64_t launches_ = 0;
-  bool record_ = false;
+  bool capture_ = false;
   bool keeping_ = false;
-  bool exchanged_ = false;
+  bool forked_ = false;
   std::vector<int64_t> inputs_;
   std::vector<std::function<void()>> kept_;
-  std::vector<int64_t> signature_;           // of this step: what was signed, and how many calls there were
-  std::set<std::vector<int64_t>> seen_;      // a device would record these the next time
-  std::set<std::vector<int64_t>> recorded_;  // and replay these
+  std::vector<int64_t> key_;                 // what was added to it, and the number of calls
+  std::set<std::vector<int64_t>> seen_;      // keys that a device would capture the next time
+  std::set<std::vector<int64_t>> captured_;  // keys that a device would replay
   bool replayed_ = false;
   std::vector<Rates> rates_;
   int ranges_ = 0;
-  int stamps_ = 0;
-  std::span<const std::byte> send_from_;
-  std::vector<std::byte> sent_[kStepsInFlight];
+  int time_number_ = 0;
+  std::span<const std::byte> read_back_;
+  std::vector<std::byte> results_[kStepsInFlight];
   std::vector<int64_t> times_;
-  test::HostQueue queue_;  // last: what it does needs the rest
+  test::HostQueue queue_;  // last: its work uses the rest
 };
 
 }  // namespace
@@ -308,7 +308,7 @@ std::unique_ptr<Kernels> make_kernels(const Device& device, int threads) {
   if (device.index != 0) {
     throw InvalidArgument("device cuda:" + std::to_string(device.index) + ": there is this one only");
   }
-  return std::make_unique<HostStream>(device.stream);
+  return std::make_unique<HostDevice>(device.stream);
 }
 
 }  // namespace muster

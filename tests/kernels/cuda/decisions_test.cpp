@@ -10,7 +10,7 @@
 namespace muster::kernels::cuda {
 namespace {
 
-constexpr size_t kParameters = 1300;  // more than threads of a block
+constexpr int64_t kParameters = 1300;  // more than a block has threads
 constexpr size_t kWords = SumOfSquares::kWords;
 
 class Decisions : public QueueTest {
@@ -21,8 +21,33 @@ class Decisions : public QueueTest {
     verdict_ = std::make_unique<DeviceVector<Verdict>>(std::vector<Verdict>(1, {0.5, 7, 5}));
     active_ = std::make_unique<DeviceVector<int32_t>>(std::vector<int32_t>(kParameters, 9));
   }
-  Verdict* verdict() { return verdict_->data(); }
-  std::span<int32_t> active() { return {active_->data(), kParameters}; }
+  void decide(const int64_t* words, int64_t zeros, const int64_t* present) {
+    cuda::decide({.words = words,
+                  .zeros = zeros,
+                  .present = present,
+                  .active = active_->data(),
+                  .parameters = kParameters,
+                  .verdict = verdict_->data()},
+                 queue());
+  }
+  void decide_without_parameters(const int64_t* word) {
+    cuda::decide({.words = word, .zeros = 1, .verdict = verdict_->data()}, queue());
+  }
+  void refuse(const int64_t* words, int64_t count) {
+    cuda::refuse({.words = words,
+                  .count = count,
+                  .active = active_->data(),
+                  .parameters = kParameters,
+                  .verdict = verdict_->data()},
+                 queue());
+  }
+  void clip(Clip clip) {
+    clip.verdict = verdict_->data();
+    cuda::clip(clip, queue());
+  }
+  void count(int64_t* updates) {
+    cuda::count({.active = active_->data(), .parameters = kParameters, .updates = updates}, queue());
+  }
   Verdict found() {
     queue().synchronize();
     return verdict_->values()[0];
@@ -37,10 +62,10 @@ class Decisions : public QueueTest {
   std::unique_ptr<DeviceVector<int32_t>> active_;
 };
 
-// As all ranks' words are: a presence is how many ranks have it.
+// As summed over ranks: how many of them have a gradient, 0 for every third parameter.
 std::vector<int64_t> some_present() {
   std::vector<int64_t> present(kParameters);
-  for (size_t p = 0; p < kParameters; ++p) present[p] = p % 3 == 0 ? 0 : static_cast<int64_t>(p % 3) << 32;
+  for (int64_t p = 0; p < kParameters; ++p) present[static_cast<size_t>(p)] = p % 3 << 32;
   return present;
 }
 std::vector<int32_t> as_active(const std::vector<int64_t>& present) {
@@ -49,10 +74,10 @@ std::vector<int32_t> as_active(const std::vector<int64_t>& present) {
   return active;
 }
 
-TEST_F(Decisions, GoesWithWhoIsPresent) {
+TEST_F(Decisions, GoesWithTheParametersThatArePresent) {
   const DeviceVector<int64_t> words(std::vector<int64_t>{0, 0, 0, 1});
   const DeviceVector<int64_t> present(some_present());
-  decide(words.data(), 3, present.data(), active(), verdict(), queue());
+  decide(words.data(), 3, present.data());
   EXPECT_EQ(found().go, 1);
   EXPECT_EQ(found().clip, 1);
   EXPECT_EQ(found().norm, 0);
@@ -62,25 +87,25 @@ TEST_F(Decisions, GoesWithWhoIsPresent) {
 TEST_F(Decisions, DoesNotGoIfAnyWordIsSet) {
   const DeviceVector<int64_t> words(std::vector<int64_t>{0, 0, 0, 1});
   const DeviceVector<int64_t> present(some_present());
-  decide(words.data(), 4, present.data(), active(), verdict(), queue());
+  decide(words.data(), 4, present.data());
   EXPECT_EQ(found().go, 0);
   EXPECT_EQ(found().clip, 1);
   EXPECT_EQ(found_active(), std::vector<int32_t>(kParameters, 0));
 }
 
-TEST_F(Decisions, RefusesLater) {
+TEST_F(Decisions, RefusesAfterItDecided) {
   std::vector<int64_t> words(2000, 0);
   const DeviceVector<int64_t> none(words);
   words[1999] = int64_t{1} << 40;
   const DeviceVector<int64_t> one(words);
   const DeviceVector<int64_t> present(some_present());
-  decide(none.data(), 1, present.data(), active(), verdict(), queue());
-  refuse({none.data(), 2000}, active(), verdict(), queue());
+  decide(none.data(), 1, present.data());
+  refuse(none.data(), 2000);
   EXPECT_EQ(found().go, 1);
   EXPECT_EQ(found_active(), as_active(some_present()));
-  refuse({one.data(), 1999}, active(), verdict(), queue());
+  refuse(one.data(), 1999);
   EXPECT_EQ(found().go, 1);
-  refuse({one.data(), 2000}, active(), verdict(), queue());
+  refuse(one.data(), 2000);
   EXPECT_EQ(found().go, 0);
   EXPECT_EQ(found_active(), std::vector<int32_t>(kParameters, 0));
 }
@@ -89,8 +114,8 @@ TEST_F(Decisions, CountsUpdates) {
   const DeviceVector<int64_t> zero(std::vector<int64_t>{0});
   const DeviceVector<int64_t> present(some_present());
   const DeviceVector<int64_t> updates(std::vector<int64_t>(kParameters, int64_t{1} << 33));
-  decide(zero.data(), 1, present.data(), active(), verdict(), queue());
-  for (int twice = 0; twice < 2; ++twice) count(active(), updates.data(), queue());
+  decide(zero.data(), 1, present.data());
+  for (int twice = 0; twice < 2; ++twice) count(updates.data());
   queue().synchronize();
   std::vector<int64_t> expected;
   for (const int64_t word : some_present()) expected.push_back((int64_t{1} << 33) + (word != 0 ? 2 : 0));
@@ -117,7 +142,7 @@ TEST_F(Decisions, TheNormHasTheBitsOfTheHost) {
   for (const float scale : {1e-38F, 1e-20F, 1e-3F, 1.0F, 1e18F}) {
     for (const size_t count : {1, 2, 3, 1000}) {
       for (const double max_norm : {0.0, 0.3, 1e30}) {
-        // Three sums, the first as several ranks have added it up: not carried.
+        // Three sums, the first one added up over several ranks, without carries.
         std::vector<int64_t> words;
         SumOfSquares total;
         for (int s = 0; s < 3; ++s) {
@@ -127,8 +152,8 @@ TEST_F(Decisions, TheNormHasTheBitsOfTheHost) {
           for (int64_t r = 0; r < ranks; ++r) total.merge(sum);
         }
         const DeviceVector<int64_t> device(words);
-        decide(zero.data(), 1, nullptr, {}, verdict(), queue());
-        clip(device.data(), 3, -0.7, max_norm, verdict(), queue());
+        decide_without_parameters(zero.data());
+        clip({.words = device.data(), .sums = 3, .grad_scale = -0.7, .max_norm = max_norm});
         const double norm = std::sqrt(total.value()) * 0.7;
         EXPECT_EQ(found().norm, norm);
         EXPECT_EQ(found().clip, expected_clip(norm, max_norm));
@@ -142,19 +167,19 @@ TEST_F(Decisions, ANormThatIsNotANumberClipsNothing) {
   std::vector<int64_t> words(kWords, 0);
   words[SumOfSquares::kLimbs] = 1;
   const DeviceVector<int64_t> nan(words);
-  clip(nan.data(), 1, 1, 0.5, verdict(), queue());
+  clip({.words = nan.data(), .sums = 1, .grad_scale = 1, .max_norm = 0.5});
   EXPECT_TRUE(std::isnan(found().norm));
   EXPECT_EQ(found().clip, 1);
 
   words[SumOfSquares::kLimbs] = 0;
   words[SumOfSquares::kLimbs + 1] = 3;
   const DeviceVector<int64_t> infinite(words);
-  clip(infinite.data(), 1, 1, 0.5, verdict(), queue());
+  clip({.words = infinite.data(), .sums = 1, .grad_scale = 1, .max_norm = 0.5});
   EXPECT_EQ(found().norm, std::numeric_limits<double>::infinity());
   EXPECT_EQ(found().clip, 0);
 
   const DeviceVector<int64_t> zero(std::vector<int64_t>(kWords, 0));
-  clip(zero.data(), 1, 1, 0.5, verdict(), queue());
+  clip({.words = zero.data(), .sums = 1, .grad_scale = 1, .max_norm = 0.5});
   EXPECT_EQ(found().norm, 0);
   EXPECT_EQ(found().clip, 1);
 }

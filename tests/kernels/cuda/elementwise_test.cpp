@@ -153,7 +153,7 @@ class Elementwise : public QueueTest {
   // Lion or AdamW, with the options of either.
   template <typename Options>
   void ranges_on_both(Options options, void (Kernels::*on_host)(const Options&, std::span<const ElementRange>),
-                      void (*on_device)(const Options&, std::span<const ElementRange>, Queue&)) {
+                      void (*on_device)(const Options&, std::span<const ElementRange>, LaunchQueue&)) {
     Twins twins;
     const Number<int64_t> updates(41);
     std::vector<ElementRange> here;

@@ -68,7 +68,7 @@ TEST_F(SymmetricGemmTest, IsSymmetricToTheBit) {
     const DeviceVector<uint16_t> b_device(b.bits);
     const DeviceVector<uint16_t> d_device(a.bits.size());
     const DeviceVector<Scalars> scalars(std::vector<Scalars>{{1, 0}});
-    Queue queue(nullptr);
+    LaunchQueue queue(nullptr);
     Gemm p;
     p.type = Half::kF16;
     p.a = p.b = p.d = a.shape;
@@ -125,7 +125,7 @@ TEST_P(GemmTest, IsRightForAnyShapeAndTheSameInAnyBatch) {
       scalars_of[2 * m] = {0.75F + static_cast<float>(m), -1.5F - static_cast<float>(m)};
     }
     const DeviceVector<Scalars> scalars(scalars_of);
-    Queue queue(nullptr);
+    LaunchQueue queue(nullptr);
 
     Gemm p;
     p.type = type;
@@ -268,7 +268,7 @@ TEST_F(DeviceTest, GemmNamesOperandsThatDoNotFit) {
   p.d = {memory.data(), 8, 8, 8, 64};
   p.a.pitch = 17;
   try {
-    Queue queue(nullptr);
+    LaunchQueue queue(nullptr);
     multiply(p, queue);
     FAIL();
   } catch (const InvalidArgument& error) {

@@ -19,7 +19,7 @@ struct Measured {
 // Orthogonalizes three matrices, of which the second is not measured and the third sits out.
 Measured measured(const OrthogonalizeOptions& options, MatrixShape shape, const std::vector<Values>& inputs,
                   Orthogonalizer::Products products) {
-  Queue queue(nullptr);
+  LaunchQueue queue(nullptr);
   Orthogonalizer orthogonalizer(0, products);
   const OnDevice batch(options.wire, Place::kEven, inputs);
   const size_t count = inputs.size();

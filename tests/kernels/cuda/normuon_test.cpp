@@ -63,7 +63,7 @@ class Steps {
   OrthogonalizeOptions options_;
   MatrixShape shape_;
   size_t count_;
-  Queue queue_{nullptr};
+  LaunchQueue queue_{nullptr};
   Orthogonalizer orthogonalizer_{0};
   OnDevice batch_;
   DeviceVector<float> variances_;

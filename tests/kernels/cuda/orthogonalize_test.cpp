@@ -225,7 +225,7 @@ TEST_F(Orthogonalize, MakesDoWithTheLeastWorkspace) {
   const OrthogonalizeOptions options = with("polar_express_tight", Dtype::kBf16);
   std::vector<Values> inputs;
   for (unsigned seed = 0; seed < 5; ++seed) inputs.push_back(random_matrix(shape, seed));
-  Queue queue(nullptr);
+  LaunchQueue queue(nullptr);
   Orthogonalizer orthogonalizer(0);
   const OnDevice batch(options.wire, Place::kEven, inputs);
   std::vector<UpdateMatrix> matrices;

@@ -114,7 +114,7 @@ class OnDevice {
 inline std::vector<Values> orthogonalized(const OrthogonalizeOptions& options, MatrixShape shape,
                                           const std::vector<Values>& inputs, Place place = Place::kEven,
                                           Orthogonalizer::Products products = Orthogonalizer::Products::kBest) {
-  Queue queue(nullptr);
+  LaunchQueue queue(nullptr);
   Orthogonalizer orthogonalizer(0, products);
   const OnDevice batch(options.wire, place, inputs);
   std::vector<UpdateMatrix> matrices;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device_memory.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 #include "muster/problem.h"
 
 namespace muster::kernels::cuda {
@@ -68,15 +68,15 @@ class QueueTest : public DeviceTest {
  protected:
   void SetUp() override {
     DeviceTest::SetUp();
-    if (!IsSkipped()) queue_ = std::make_unique<Queue>(nullptr);
+    if (!IsSkipped()) queue_ = std::make_unique<LaunchQueue>(nullptr);
   }
-  Queue& queue() {
+  LaunchQueue& queue() {
     check(cudaDeviceSynchronize(), "before the test");
     return *queue_;
   }
 
  private:
-  std::unique_ptr<Queue> queue_;
+  std::unique_ptr<LaunchQueue> queue_;
 };
 
 // A block, and where in its memory it begins. Around vectors of 4 and chunks of 4096 elements; dense and not; rows that

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/cpu/elementwise_values.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 #include "kernels/kernel_calls.h"
 #include "kernels/weight_form_dispatch.h"
 #include "muster/error.h"
@@ -122,7 +122,7 @@ struct NoOptions {};
 
 template <typename Options, typename Block, int kElements>
 void enqueue(const char* what, void (*kernel)(Call<Options, Block, kElements>), const Options& options,
-             std::type_identity_t<std::span<const Block>> blocks, Queue& queue, int threads = kThreads) {
+             std::type_identity_t<std::span<const Block>> blocks, LaunchQueue& queue, int threads = kThreads) {
   static_assert(std::is_trivially_copyable_v<Options> && std::is_trivially_copyable_v<Block>);
   static_assert(sizeof(Block) % sizeof(int64_t) == 0);
   constexpr size_t kBlocksAt = (sizeof(Options) + 15) / 16 * 16;
@@ -137,7 +137,7 @@ void enqueue(const char* what, void (*kernel)(Call<Options, Block, kElements>), 
     std::memcpy(table.data() + ends_at + i * sizeof(int64_t), &end, sizeof(int64_t));
   }
   if (end == 0) return;
-  const std::byte* const device = queue.put(std::span<const std::byte>(table));
+  const std::byte* const device = queue.upload(std::span<const std::byte>(table));
   const Call<Options, Block, kElements> call{
       reinterpret_cast<const Options*>(device), reinterpret_cast<const Block*>(device + kBlocksAt),
       reinterpret_cast<const int64_t*>(device + ends_at), static_cast<int>(blocks.size())};

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads) divide_kernel(Call<NoOptions, Divide
 
 }  // namespace
 
-void copy(int64_t width, std::span<const CopyBlock> blocks, Queue& queue) {
+void copy(int64_t width, std::span<const CopyBlock> blocks, LaunchQueue& queue) {
   switch (width) {
     case 2:
       return enqueue("copy", copy_kernel<uint16_t>, NoOptions{}, blocks, queue);
@@ -131,11 +131,11 @@ void copy(int64_t width, std::span<const CopyBlock> blocks, Queue& queue) {
   }
 }
 
-void add(Dtype dtype, std::span<const AddBlock> blocks, Queue& queue) {
+void add(Dtype dtype, std::span<const AddBlock> blocks, LaunchQueue& queue) {
   with_dtype(dtype, "values", [&]<typename T>(Type<T>) { enqueue("add", add_kernel<T>, NoOptions{}, blocks, queue); });
 }
 
-void divide(std::span<const DivideRange> ranges, Queue& queue) {
+void divide(std::span<const DivideRange> ranges, LaunchQueue& queue) {
   enqueue("divide", divide_kernel, NoOptions{}, ranges, queue);
 }
 

@@ -241,7 +241,7 @@ void with_momentum(const MomentumOptions& options, const F& f) {
 
 template <typename Rule>
 void change_ranges(const char* what, const typename Rule::Options& options, std::span<const ElementRange> ranges,
-                   Queue& queue) {
+                   LaunchQueue& queue) {
   with_dtype(options.grad, "gradient", [&]<typename G>(Type<G>) {
     with_form(options.form, [&]<WeightForm kForm>(Value<kForm>) {
       with_decay(options.decay, [&]<Decay kDecay>(Value<kDecay>) {
@@ -254,7 +254,7 @@ void change_ranges(const char* what, const typename Rule::Options& options, std:
 
 }  // namespace
 
-void momentum_pack(const MomentumOptions& options, std::span<const MomentumBlock> blocks, Queue& queue) {
+void momentum_pack(const MomentumOptions& options, std::span<const MomentumBlock> blocks, LaunchQueue& queue) {
   with_dtype(options.grad, "gradient", [&]<typename G>(Type<G>) {
     with_dtype(options.momentum, "momentum", [&]<typename M>(Type<M>) {
       with_dtype(options.wire, "wire", [&]<typename U>(Type<U>) {
@@ -267,7 +267,7 @@ void momentum_pack(const MomentumOptions& options, std::span<const MomentumBlock
   });
 }
 
-void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks, Queue& queue) {
+void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks, LaunchQueue& queue) {
   with_dtype(options.wire, "wire", [&]<typename U>(Type<U>) {
     with_form(options.form, [&]<WeightForm kForm>(Value<kForm>) {
       with_decay(options.decay, [&]<Decay kDecay>(Value<kDecay>) {
@@ -278,15 +278,15 @@ void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks, Queu
   });
 }
 
-void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges, Queue& queue) {
+void adamw(const AdamWOptions& options, std::span<const ElementRange> ranges, LaunchQueue& queue) {
   change_ranges<AdamWRule>("adamw", options, ranges, queue);
 }
 
-void lion(const LionOptions& options, std::span<const ElementRange> ranges, Queue& queue) {
+void lion(const LionOptions& options, std::span<const ElementRange> ranges, LaunchQueue& queue) {
   change_ranges<LionRule>("lion", options, ranges, queue);
 }
 
-void subtract_from_weights(WeightForm form, std::span<const ChangeBlock> blocks, Queue& queue) {
+void subtract_from_weights(WeightForm form, std::span<const ChangeBlock> blocks, LaunchQueue& queue) {
   with_form(form, [&]<WeightForm kForm>(Value<kForm>) {
     enqueue("subtract from weights", elementwise_kernel<ChangeBody<kForm>, NoOptions, ChangeBlock>, NoOptions{}, blocks,
             queue);

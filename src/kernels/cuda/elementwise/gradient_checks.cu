@@ -251,25 +251,26 @@ unsigned long long* counters(int64_t* words) { return reinterpret_cast<unsigned 
 
 }  // namespace
 
-void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words, Queue& queue) {
+void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words, LaunchQueue& queue) {
   with_dtype(dtype, "values", [&]<typename T>(Type<T>) {
     enqueue("sum of squares", sum_kernel<T>, SumOptions{counters(words)}, blocks, queue, kSumThreads);
   });
 }
 
-void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found, Queue& queue) {
+void find_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* found, LaunchQueue& queue) {
   with_dtype(dtype, "values", [&]<typename T>(Type<T>) {
     enqueue("find non-finite", find_kernel<T>, FindOptions{found}, blocks, queue);
   });
 }
 
-void fingerprint(Dtype dtype, std::span<const FingerprintRange> ranges, int64_t* words, int64_t total, Queue& queue) {
+void fingerprint(Dtype dtype, std::span<const FingerprintRange> ranges, int64_t* words, int64_t total,
+                 LaunchQueue& queue) {
   with_dtype(dtype, "values", [&]<typename T>(Type<T>) {
     enqueue("fingerprint", fingerprint_kernel<T>, FingerprintOptions{counters(words), total}, ranges, queue);
   });
 }
 
-void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, Queue& queue) {
+void zero_non_finite(Dtype dtype, std::span<const ValueBlock> blocks, LaunchQueue& queue) {
   with_dtype(dtype, "values",
              [&]<typename T>(Type<T>) { enqueue("zero non-finite", zero_kernel<T>, NoOptions{}, blocks, queue); });
 }

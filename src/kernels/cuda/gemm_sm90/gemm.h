@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 
 namespace muster::kernels::cuda {
 
@@ -57,7 +57,7 @@ bool gemm_available(int device);
 
 // Enqueues a GEMM, by our kernel or by `cublas` if it is given. cuBLAS writes D alone. Throws InvalidArgument for
 // operands that do not fit and for variants without a kernel, and DeviceError.
-void multiply(const Gemm& gemm, Queue& queue, Cublas* cublas = nullptr);
+void multiply(const Gemm& gemm, LaunchQueue& queue, Cublas* cublas = nullptr);
 
 // Floating-point operations that our kernel executes, padding of tiles included.
 double flops(const Gemm& gemm);

@@ -201,7 +201,7 @@ bool gemm_available(int device) {
   return major == 9 && minor == 0 && has_sm90a(kCompiledArchitectures);
 }
 
-void multiply(const Gemm& gemm, Queue& queue, Cublas* cublas) {
+void multiply(const Gemm& gemm, LaunchQueue& queue, Cublas* cublas) {
   if (gemm.batch == 0 || gemm.d.rows == 0 || gemm.d.columns == 0) return;
   const auto require = [&](const char* name, const Matrices& m, int64_t rows, int64_t columns) {
     const bool aligned = reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.pitch % 8 == 0 && m.stride % 8 == 0;
@@ -225,7 +225,7 @@ void multiply(const Gemm& gemm, Queue& queue, Cublas* cublas) {
   for (const Matrices* m : {&gemm.a, &gemm.b, &gemm.c, &gemm.d, &gemm.d_and_identity}) {
     for (const int64_t n : {reinterpret_cast<int64_t>(m->data), m->rows, m->columns, m->pitch, m->stride}) *place++ = n;
   }
-  queue.sign(places);
+  queue.add_to_key(places);
   queue.launch("gemm",
                {kind, gemm.batch, reinterpret_cast<int64_t>(gemm.scalars), gemm.scalars_stride,
                 reinterpret_cast<int64_t>(gemm.identity), reinterpret_cast<int64_t>(gemm.row_squares)},

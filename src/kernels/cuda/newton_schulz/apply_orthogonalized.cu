@@ -174,7 +174,7 @@ std::optional<std::vector<MatrixBlock>> matrix_blocks(const OrthogonalizeBatch& 
 }
 
 void apply(const ApplyOptions& options, const Orthogonalized& orthogonalized, std::span<const MatrixBlock> blocks,
-           Queue& queue) {
+           LaunchQueue& queue) {
   const Matrices& o = orthogonalized.o;
   const LineFactors& factors = orthogonalized.factors;
   const OrthogonalizedOptions all{options, orthogonalized.axis, factors.norm_count};

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/newton_schulz/orthogonalized.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 #include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cuda {
@@ -28,6 +28,6 @@ std::optional<std::vector<MatrixBlock>> matrix_blocks(const OrthogonalizeBatch& 
 
 // Applies those of `blocks` that lie in the matrices of `orthogonalized`.
 void apply(const ApplyOptions& options, const Orthogonalized& orthogonalized, std::span<const MatrixBlock> blocks,
-           Queue& queue);
+           LaunchQueue& queue);
 
 }  // namespace muster::kernels::cuda

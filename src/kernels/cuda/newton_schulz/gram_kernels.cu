@@ -135,7 +135,7 @@ void sum_gram_squares(const Iterates& iterates, float diagonal, cudaStream_t str
 
 }  // namespace
 
-void add_identity(const Iterates& iterates, int z, int q, const Scalars* scalars, Queue& queue) {
+void add_identity(const Iterates& iterates, int z, int q, const Scalars* scalars, LaunchQueue& queue) {
   const int64_t n = iterates.n();
   queue.launch("add identity",
                {iterates.batch, n, address(iterates.gram(z).data), address(iterates.gram(q).data), address(scalars)},
@@ -146,7 +146,7 @@ void add_identity(const Iterates& iterates, int z, int q, const Scalars* scalars
                });
 }
 
-void rescale_lines(const Iterates& iterates, Queue& queue) {
+void rescale_lines(const Iterates& iterates, LaunchQueue& queue) {
   const int64_t n = iterates.n();
   const Matrices& x = iterates.x[0];
   const Matrices a = iterates.gram(0);
@@ -166,7 +166,7 @@ void rescale_lines(const Iterates& iterates, Queue& queue) {
                });
 }
 
-void rescale_scalars(const Iterates& iterates, Queue& queue) {
+void rescale_scalars(const Iterates& iterates, LaunchQueue& queue) {
   const auto n = static_cast<int>(iterates.n());
   queue.launch("rescale scalars",
                {iterates.batch, n, address(iterates.gram(0).data), address(iterates.lines), address(iterates.safety),
@@ -178,7 +178,7 @@ void rescale_scalars(const Iterates& iterates, Queue& queue) {
                });
 }
 
-void write_gram_error(const Iterates& iterates, const UpdateMatrix* matrices, Queue& queue) {
+void write_gram_error(const Iterates& iterates, const UpdateMatrix* matrices, LaunchQueue& queue) {
   const auto n = static_cast<int>(iterates.n());
   queue.launch("gram error",
                {iterates.batch, n, address(iterates.gram(0).data), address(iterates.lines), address(matrices)},

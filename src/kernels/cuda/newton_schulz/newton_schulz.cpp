@@ -12,7 +12,7 @@ namespace {
 
 class Steps {
  public:
-  Steps(const Coefficients& coefficients, const Iterates& iterates, Queue& queue)
+  Steps(const Coefficients& coefficients, const Iterates& iterates, LaunchQueue& queue)
       : coefficients_(coefficients),
         iterates_(iterates),
         wide_(iterates.shape.rows <= iterates.shape.columns),
@@ -22,7 +22,7 @@ class Steps {
       scalars.push_back({static_cast<float>(step.c), static_cast<float>(step.b)});
       scalars.push_back({1, static_cast<float>(step.a)});
     }
-    scalars_ = queue.put(std::span<const Scalars>(scalars));
+    scalars_ = queue.upload(std::span<const Scalars>(scalars));
   }
 
   int standard_form() const {
@@ -99,8 +99,7 @@ class Steps {
 
   void multiply(const Gemm& product) const { cuda::multiply(product, queue_, iterates_.cublas); }
 
-  Gemm product_of(const Matrices& a, const Matrices& b, const Matrices& c, const Matrices& d,
-                     ScalarsOf scalars) const {
+  Gemm product_of(const Matrices& a, const Matrices& b, const Matrices& c, const Matrices& d, ScalarsOf scalars) const {
     Gemm p;
     p.type = half_of(iterates_.form);
     p.a = a;
@@ -165,18 +164,18 @@ class Steps {
   const Coefficients& coefficients_;
   const Iterates& iterates_;
   const bool wide_;
-  Queue& queue_;
+  LaunchQueue& queue_;
   const Scalars* scalars_;
 };
 
 }  // namespace
 
-int newton_schulz(const Coefficients& coefficients, const Iterates& iterates, Queue& queue) {
+int newton_schulz(const Coefficients& coefficients, const Iterates& iterates, LaunchQueue& queue) {
   const Steps steps(coefficients, iterates, queue);
   return iterates.form == Form::kGram ? steps.gram_form() : steps.standard_form();
 }
 
-void measure_gram_error(const Iterates& iterates, const Matrices& o, const UpdateMatrix* matrices, Queue& queue) {
+void measure_gram_error(const Iterates& iterates, const Matrices& o, const UpdateMatrix* matrices, LaunchQueue& queue) {
   Steps(Coefficients{}, iterates, queue).measure_gram_error(o, matrices);
 }
 

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/gemm_sm90/gemm.h"
 #include "kernels/cuda/newton_schulz/newton_schulz_form.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 #include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cuda {
@@ -41,10 +41,10 @@ struct Iterates {
 };
 
 // Returns the index in `x` of the result.
-int newton_schulz(const Coefficients& coefficients, const Iterates& iterates, Queue& queue);
+int newton_schulz(const Coefficients& coefficients, const Iterates& iterates, LaunchQueue& queue);
 
 // ||G - I||_F^2 for those of `matrices` (on the device) that ask for it, where G is the Gram matrix of `o`, a result of
 // newton_schulz(). Overwrites the first Gram matrix and `lines` of the iterates.
-void measure_gram_error(const Iterates& iterates, const Matrices& o, const UpdateMatrix* matrices, Queue& queue);
+void measure_gram_error(const Iterates& iterates, const Matrices& o, const UpdateMatrix* matrices, LaunchQueue& queue);
 
 }  // namespace muster::kernels::cuda

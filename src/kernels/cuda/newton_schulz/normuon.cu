@@ -98,7 +98,7 @@ __global__ void advance_variances_kernel(const NorMuonBuffers buffers, int lines
 
 }  // namespace
 
-void sum_lines(Half type, const Matrices& o, const LineSums& sums, float* squares, Queue& queue) {
+void sum_lines(Half type, const Matrices& o, const LineSums& sums, float* squares, LaunchQueue& queue) {
   queue.launch("line sums",
                {static_cast<int64_t>(type), static_cast<int64_t>(sums.axis), o.rows, o.columns, o.pitch, o.stride,
                 address(o.data), sums.batch, address(squares)},
@@ -117,7 +117,7 @@ void sum_lines(Half type, const Matrices& o, const LineSums& sums, float* square
                });
 }
 
-void advance_variances(const LineSums& sums, const NorMuonBuffers& buffers, Queue& queue) {
+void advance_variances(const LineSums& sums, const NorMuonBuffers& buffers, LaunchQueue& queue) {
   queue.launch("variances",
                {sums.batch, sums.lines(), sums.length(), address(buffers.matrices), address(buffers.options),
                 address(buffers.squares), address(buffers.inverses), address(buffers.norms)},

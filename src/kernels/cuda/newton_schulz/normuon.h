@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/gemm_sm90/gemm.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 #include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cuda {
@@ -62,9 +62,9 @@ struct NorMuonBuffers {
   SquaredNorms* norms = nullptr;  // LineSums::norms() per matrix
 };
 
-void sum_lines(Half type, const Matrices& o, const LineSums& sums, float* squares, Queue& queue);
+void sum_lines(Half type, const Matrices& o, const LineSums& sums, float* squares, LaunchQueue& queue);
 
 // Updates the variances from the sums of squares, and computes inverses and norms.
-void advance_variances(const LineSums& sums, const NorMuonBuffers& buffers, Queue& queue);
+void advance_variances(const LineSums& sums, const NorMuonBuffers& buffers, LaunchQueue& queue);
 
 }  // namespace muster::kernels::cuda

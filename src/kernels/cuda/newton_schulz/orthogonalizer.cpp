@@ -88,7 +88,7 @@ int64_t spacing_of(std::span<const UpdateMatrix> batch, MatrixShape shape) {
 class Batch {
  public:
   Batch(const OrthogonalizeOptions& options, Form form, MatrixShape shape, std::span<const UpdateMatrix> matrices,
-        Queue& queue)
+        LaunchQueue& queue)
       : options_(options), form_(form), shape_(shape), matrices_(matrices), queue_(queue) {}
 
   // `spacing`: the distance between the matrices if they are X themselves, else 0.
@@ -106,7 +106,7 @@ class Batch {
       iterates.x[0].stride = spacing;
     }
     iterates.grams = buffers.grams;
-    norms.settings = queue_.put(NormSettings{safety, options_.coefficients.steps.front()});
+    norms.settings = queue_.upload(NormSettings{safety, options_.coefficients.steps.front()});
     iterates.scalars = norms.scalars;
     iterates.safety = &norms.settings->safety;
     iterates.lines = buffers.lines;
@@ -116,7 +116,7 @@ class Batch {
     if (product_sums_rows) iterates.row_squares = normuon.squares;
 
     // The standard form reads X from the wire if the products can.
-    WireBatch wire = wire_batch(queue_.put(matrices_));
+    WireBatch wire = wire_batch(queue_.upload(matrices_));
     wire.is_x = spacing > 0 && form_ == Form::kStandard;
     find_norms(wire, norms, queue_);
     if (!wire.is_x) load_x(wire, norms.factors, iterates.x[0], queue_);
@@ -132,7 +132,7 @@ class Batch {
       const LineSums sums{options_.normuon->axis, shape_, count()};
       if (!product_sums_rows) sum_lines(out.type, out.o, sums, normuon.squares, queue_);
       normuon.matrices = wire.matrices;
-      normuon.options = queue_.put(*options_.normuon);
+      normuon.options = queue_.upload(*options_.normuon);
       advance_variances(sums, normuon, queue_);
       out.axis = sums.axis;
       out.factors = {normuon.inverses, normuon.norms, static_cast<int>(sums.lines()), static_cast<int>(sums.norms())};
@@ -140,7 +140,7 @@ class Batch {
     return out;
   }
 
-  // All inputs of run() that can change from call to call, for Queue::once().
+  // All inputs of run() that can change from call to call, for LaunchQueue::once().
   void name_inputs(int64_t spacing, const void* scratch, std::vector<int64_t>& inputs) const {
     const auto name = [&](auto... values) { (inputs.push_back(std::bit_cast<int64_t>(values)), ...); };
     const Coefficients& c = options_.coefficients;
@@ -168,7 +168,7 @@ class Batch {
   const Form form_;
   const MatrixShape shape_;
   const std::span<const UpdateMatrix> matrices_;
-  Queue& queue_;
+  LaunchQueue& queue_;
 };
 
 }  // namespace
@@ -216,7 +216,7 @@ int64_t Orthogonalizer::workspace(MatrixShape shape, int64_t count, const Orthog
                   workspace_bytes(options, form, shape, count, may_be_x(options, shape)));
 }
 
-void Orthogonalizer::run(const OrthogonalizeBatch& batch, Queue& queue, const Use& use) {
+void Orthogonalizer::run(const OrthogonalizeBatch& batch, LaunchQueue& queue, const Use& use) {
   const auto& options = batch.options;
   const MatrixShape shape = batch.shape;
   const auto& matrices = batch.matrices;
@@ -245,8 +245,8 @@ void Orthogonalizer::run(const OrthogonalizeBatch& batch, Queue& queue, const Us
     const Batch part(options, form, shape, matrices.subspan(begin, count), queue);
     inputs_.clear();
     part.name_inputs(spacing, scratch, inputs_);
-    Orthogonalized orthogonalized =
-        queue.once<Orthogonalized>(inputs_, [&] { return part.run(cublas_.get(), analysis.safety, spacing, scratch); });
+    Orthogonalized orthogonalized = queue.memoize<Orthogonalized>(
+        inputs_, [&] { return part.run(cublas_.get(), analysis.safety, spacing, scratch); });
     orthogonalized.first = begin;
     use ? use(orthogonalized) : part.write_back(orthogonalized);
   }

@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/gemm_sm90/gemm.h"
 #include "kernels/cuda/newton_schulz/orthogonalized.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 #include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cuda {
@@ -32,7 +32,7 @@ class Orthogonalizer {
   // one part of the batch after the other, and must enqueue all reads of the part before it returns, because the next
   // part uses the same workspace.
   using Use = std::function<void(const Orthogonalized&)>;
-  void run(const OrthogonalizeBatch& batch, Queue& queue, const Use& use = {});
+  void run(const OrthogonalizeBatch& batch, LaunchQueue& queue, const Use& use = {});
 
   // Equal for coefficients whose iterations are the same launches, whatever the shape.
   int64_t call_pattern(const Coefficients& coefficients) const;

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/newton_schulz/newton_schulz.h"
 #include "kernels/cuda/newton_schulz/orthogonalized.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 #include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cuda {
@@ -42,12 +42,12 @@ struct NormBuffers {
 // Partial sums of squares per matrix.
 int64_t norm_sums(MatrixShape shape);
 
-void find_norms(const WireBatch& batch, const NormBuffers& buffers, Queue& queue);
+void find_norms(const WireBatch& batch, const NormBuffers& buffers, LaunchQueue& queue);
 
 // x = the matrices times their factors, in the half type.
-void load_x(const WireBatch& batch, const float* factors, const Matrices& x, Queue& queue);
+void load_x(const WireBatch& batch, const float* factors, const Matrices& x, LaunchQueue& queue);
 
 // Replaces the matrices by their orthogonal factors times NorMuon's factors, rounded once.
-void write_wire(const WireBatch& batch, const Orthogonalized& orthogonalized, Queue& queue);
+void write_wire(const WireBatch& batch, const Orthogonalized& orthogonalized, LaunchQueue& queue);
 
 }  // namespace muster::kernels::cuda

@@ -119,7 +119,7 @@ void with_factors(const Orthogonalized& orthogonalized, const F& f) {
 
 }  // namespace
 
-void load_x(const WireBatch& batch, const float* factors, const Matrices& x, Queue& queue) {
+void load_x(const WireBatch& batch, const float* factors, const Matrices& x, LaunchQueue& queue) {
   queue.launch("convert",
                {batch.kind(), batch.count, batch.shape.rows, batch.shape.columns, address(batch.matrices),
                 address(factors), address(x.data), x.stride},
@@ -134,7 +134,7 @@ void load_x(const WireBatch& batch, const float* factors, const Matrices& x, Que
                });
 }
 
-void write_wire(const WireBatch& batch, const Orthogonalized& orthogonalized, Queue& queue) {
+void write_wire(const WireBatch& batch, const Orthogonalized& orthogonalized, LaunchQueue& queue) {
   const Matrices& o = orthogonalized.o;
   const LineFactors& factors = orthogonalized.factors;
   with_factors(orthogonalized, [&]<Factors kFactors>(Value<kFactors>) {

@@ -85,7 +85,7 @@ __global__ void find_norms_kernel(const NormBuffers buffers, int slabs, const Up
 
 int64_t norm_sums(MatrixShape shape) { return (shape.rows * shape.columns + kSlab - 1) / kSlab; }
 
-void find_norms(const WireBatch& batch, const NormBuffers& buffers, Queue& queue) {
+void find_norms(const WireBatch& batch, const NormBuffers& buffers, LaunchQueue& queue) {
   const int64_t elements = batch.shape.rows * batch.shape.columns;
   const int64_t slabs = norm_sums(batch.shape);
   const auto count = static_cast<unsigned>(batch.count);

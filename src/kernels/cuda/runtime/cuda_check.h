@@ -1,4 +1,4 @@
-// Errors of CUDA as DeviceErrors.
+// Throws a failed CUDA call as DeviceError: what was done, and CUDA's text.
 #pragma once
 
 #include <cuda_runtime_api.h>

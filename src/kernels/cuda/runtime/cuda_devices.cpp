@@ -1,4 +1,3 @@
-// Which CUDA devices there are, and which of them this build has code for.
 #include "kernels/cuda/runtime/cuda_devices.h"
 
 #include <cuda_runtime_api.h>
@@ -15,7 +14,7 @@ namespace muster::kernels {
 int cuda_devices() {
   int count = 0;
   const bool found = cudaGetDeviceCount(&count) == cudaSuccess;
-  cudaGetLastError();  // what it left behind
+  cudaGetLastError();  // resets the error
   return found ? count : 0;
 }
 

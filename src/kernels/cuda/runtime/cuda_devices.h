@@ -1,12 +1,12 @@
-// CUDA devices by number.
+// The CUDA devices of this machine, by number.
 #pragma once
 
 #include "kernels/backend_info.h"
 
 namespace muster::kernels::cuda {
 
-GpuInfo describe(int device);  // never throws
-// Throws InvalidArgument if this build has no code for the device: launches would fail one by one.
+GpuInfo describe(int device);  // does not throw
+// Throws InvalidArgument if this build has no code for the device. Without this check every launch would fail.
 void require_supported(int device);
 
 }  // namespace muster::kernels::cuda

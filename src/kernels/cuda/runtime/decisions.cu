@@ -5,7 +5,7 @@ namespace muster::kernels::cuda {
 
 namespace {
 
-// One thread block: there is little to do, and its threads agree.
+// One thread block per kernel: there is little to do, and all threads must see the same verdict.
 constexpr unsigned kThreads = 512;
 
 __device__ bool any_set(const int64_t* words, int64_t count) {
@@ -13,15 +13,6 @@ __device__ bool any_set(const int64_t* words, int64_t count) {
   for (int64_t i = threadIdx.x; i < count; i += kThreads) set = set || words[i] != 0;
   return __syncthreads_or(set ? 1 : 0) != 0;
 }
-
-struct Decision {
-  const int64_t* words;
-  int64_t zeros;
-  const int64_t* present;
-  int32_t* active;
-  int64_t parameters;
-  Verdict* verdict;
-};
 
 __global__ void __launch_bounds__(kThreads) decide_kernel(const Decision* decision) {
   const Decision d = *decision;
@@ -34,28 +25,12 @@ __global__ void __launch_bounds__(kThreads) decide_kernel(const Decision* decisi
   }
 }
 
-struct Refusal {
-  const int64_t* words;
-  int64_t count;
-  int32_t* active;
-  int64_t parameters;
-  Verdict* verdict;
-};
-
 __global__ void __launch_bounds__(kThreads) refuse_kernel(const Refusal* refusal) {
   const Refusal r = *refusal;
   if (!any_set(r.words, r.count)) return;
   for (int64_t p = threadIdx.x; p < r.parameters; p += kThreads) r.active[p] = 0;
   if (threadIdx.x == 0) r.verdict->go = 0;
 }
-
-struct Clip {
-  const int64_t* words;
-  int64_t sums;
-  double grad_scale;
-  double max_norm;
-  Verdict* verdict;
-};
 
 __global__ void clip_kernel(const Clip* clip) {
   constexpr int kWords = SumOfSquares::kWords;
@@ -68,18 +43,12 @@ __global__ void clip_kernel(const Clip* clip) {
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
-  // Rounded before eps is added, as on the host: no fused multiply-add.
+  // The product is rounded before eps is added, as on the host: no fused multiply-add.
   const double norm = __dmul_rn(sqrt(value_of_words(words)), fabs(c.grad_scale));
   const double ratio = c.max_norm / (norm + kClipEps);
   c.verdict->norm = norm;
   c.verdict->clip = c.max_norm > 0 && ratio < 1 ? ratio : 1;  // a norm that is not a number clips nothing
 }
-
-struct Count {
-  const int32_t* active;
-  int64_t parameters;
-  int64_t* updates;
-};
 
 __global__ void __launch_bounds__(kThreads) count_kernel(const Count* count) {
   const Count c = *count;
@@ -88,32 +57,21 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const Count* count) {
 
 template <typename Arguments>
 void enqueue(const char* what, void (*kernel)(const Arguments*), unsigned threads, const Arguments& arguments,
-             Queue& queue) {
-  const Arguments* const device = queue.put(arguments);
+             LaunchQueue& queue) {
+  const Arguments* const device = queue.upload(arguments);
   queue.launch(what, {}, [&](cudaStream_t stream) { kernel<<<1, threads, 0, stream>>>(device); });
 }
 
 }  // namespace
 
-void decide(const int64_t* words, int64_t zeros, const int64_t* present, std::span<int32_t> active, Verdict* verdict,
-            Queue& queue) {
-  enqueue("decide", decide_kernel, kThreads,
-          Decision{words, zeros, present, active.data(), static_cast<int64_t>(active.size()), verdict}, queue);
+void decide(const Decision& decision, LaunchQueue& queue) {
+  enqueue("decide", decide_kernel, kThreads, decision, queue);
 }
 
-void refuse(std::span<const int64_t> words, std::span<int32_t> active, Verdict* verdict, Queue& queue) {
-  enqueue("refuse", refuse_kernel, kThreads,
-          Refusal{words.data(), static_cast<int64_t>(words.size()), active.data(), static_cast<int64_t>(active.size()),
-                  verdict},
-          queue);
-}
+void refuse(const Refusal& refusal, LaunchQueue& queue) { enqueue("refuse", refuse_kernel, kThreads, refusal, queue); }
 
-void clip(const int64_t* words, int64_t sums, double grad_scale, double max_norm, Verdict* verdict, Queue& queue) {
-  enqueue("clip", clip_kernel, 32, Clip{words, sums, grad_scale, max_norm, verdict}, queue);
-}
+void clip(const Clip& clip, LaunchQueue& queue) { enqueue("clip", clip_kernel, 32, clip, queue); }
 
-void count(std::span<const int32_t> active, int64_t* updates, Queue& queue) {
-  enqueue("count", count_kernel, kThreads, Count{active.data(), static_cast<int64_t>(active.size()), updates}, queue);
-}
+void count(const Count& count, LaunchQueue& queue) { enqueue("count", count_kernel, kThreads, count, queue); }
 
 }  // namespace muster::kernels::cuda

@@ -1,18 +1,48 @@
-// What a step goes by, decided on the device: see Stream.
+// Kernels that decide about a step on the device: see StepDecisions.
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "kernels/async_device.h"
-#include "kernels/cuda/runtime/queue.h"
+#include "kernels/cuda/runtime/launch_queue.h"
 
 namespace muster::kernels::cuda {
 
-void decide(const int64_t* words, int64_t zeros, const int64_t* present, std::span<int32_t> active, Verdict* verdict,
-            Queue& queue);
-void refuse(std::span<const int64_t> words, std::span<int32_t> active, Verdict* verdict, Queue& queue);
-void clip(const int64_t* words, int64_t sums, double grad_scale, double max_norm, Verdict* verdict, Queue& queue);
-void count(std::span<const int32_t> active, int64_t* updates, Queue& queue);
+// All pointers are to device memory.
+
+struct Decision {
+  const int64_t* words = nullptr;
+  int64_t zeros = 0;
+  const int64_t* present = nullptr;
+  int32_t* active = nullptr;
+  int64_t parameters = 0;
+  Verdict* verdict = nullptr;
+};
+void decide(const Decision& decision, LaunchQueue& queue);
+
+struct Refusal {
+  const int64_t* words = nullptr;
+  int64_t count = 0;
+  int32_t* active = nullptr;
+  int64_t parameters = 0;
+  Verdict* verdict = nullptr;
+};
+void refuse(const Refusal& refusal, LaunchQueue& queue);
+
+struct Clip {
+  const int64_t* words = nullptr;
+  int64_t sums = 0;
+  double grad_scale = 1;
+  double max_norm = 0;
+  Verdict* verdict = nullptr;
+};
+void clip(const Clip& clip, LaunchQueue& queue);
+
+struct Count {
+  const int32_t* active = nullptr;
+  int64_t parameters = 0;
+  int64_t* updates = nullptr;
+};
+void count(const Count& count, LaunchQueue& queue);
 
 }  // namespace muster::kernels::cuda
