@@ -1,6 +1,8 @@
 // What the sm_90a GEMM kernel is compiled for, what a launch passes to it, and how it lays out shared memory.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cuda.h>
 
@@ -37,6 +39,36 @@ struct GemmVariant {
 
   bool operator==(const GemmVariant&) const = default;
 };
+
+// The kernels that are compiled: what Newton-Schulz asks for, with both schedules.
+constexpr std::array kGemmVariants = [] {
+  constexpr Major kMN = Major::kMN;
+  constexpr SecondOutput kPlusIdentity = SecondOutput::kPlusIdentity;
+  constexpr SecondOutput kRowSquares = SecondOutput::kRowSquares;
+  constexpr std::array kPingPong{
+      GemmVariant{.symmetric = true},
+      GemmVariant{.symmetric = true, .a = kMN, .b = kMN},
+      GemmVariant{.symmetric = true, .adds_c = true},
+      GemmVariant{.symmetric = true, .adds_c = true, .second = kPlusIdentity},
+      GemmVariant{},
+      GemmVariant{.second = kRowSquares},
+      GemmVariant{.adds_c = true},
+      GemmVariant{.adds_c = true, .second = kRowSquares},
+      GemmVariant{.b = kMN},
+      GemmVariant{.b = kMN, .second = kRowSquares},
+      GemmVariant{.b = kMN, .adds_c = true},
+      GemmVariant{.b = kMN, .adds_c = true, .second = kRowSquares},
+  };
+  std::array<GemmVariant, 2 * kPingPong.size()> all{};
+  for (size_t i = 0; i < kPingPong.size(); ++i) {
+    all[i] = all[i + kPingPong.size()] = kPingPong[i];
+    all[i + kPingPong.size()].schedule = Schedule::kCooperative;
+  }
+  return all;
+}();
+
+template <size_t kIndex>
+constexpr GemmVariant kGemmVariant = kGemmVariants[kIndex];
 
 template <Schedule kSchedule>
 struct BlockConfig {

@@ -12,12 +12,14 @@ namespace muster::kernels::cuda {
 #define MUSTER_SM90 1
 #endif
 
-// The tensor maps must be grid constants: TMA reads them at their address in the kernel's parameters.
-template <typename T, GemmVariant kVariant>
+// For one of kGemmVariants, given by its index: nvcc 13.0 fails on a __global__ template with an argument of class
+// type. The tensor maps must be grid constants: TMA reads them at their address in the kernel's parameters.
+template <typename T, size_t kIndex>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     gemm_kernel(const __grid_constant__ GemmTensorMaps maps, const GemmArguments arguments) {
 #ifdef MUSTER_SM90
   using namespace sm90;
+  constexpr GemmVariant kVariant = kGemmVariant<kIndex>;
   using Config = BlockConfig<kVariant.schedule>;
   constexpr int kClusterBlocks = Config::kClusterBlocks;
   extern __shared__ __align__(1024) uint8_t memory[];

@@ -82,10 +82,11 @@ TileGrid tile_grid_of(const Gemm& gemm) {
 
 int64_t inner_of(const Gemm& gemm) { return gemm.a_transposed ? gemm.a.rows : gemm.a.columns; }
 
-template <typename T, GemmVariant kVariant>
+template <typename T, size_t kIndex>
 void launch(const Gemm& gemm, cudaStream_t stream) {
+  constexpr GemmVariant kVariant = kGemmVariant<kIndex>;
   using Config = BlockConfig<kVariant.schedule>;
-  auto* const kernel = gemm_kernel<T, kVariant>;
+  auto* const kernel = gemm_kernel<T, kIndex>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes), "gemm");
   const bool plus_identity = kVariant.second == SecondOutput::kPlusIdentity;
   const GemmTensorMaps maps{.a = tensor_map(gemm.a, gemm, kVariant.a == Major::kMN ? 64 : Config::kRows),
@@ -122,33 +123,6 @@ void launch(const Gemm& gemm, cudaStream_t stream) {
   check(cudaLaunchKernelEx(&config, kernel, maps, arguments), "gemm");
 }
 
-// The kernels that are compiled: what Newton-Schulz asks for, with both schedules.
-constexpr std::array kVariants = [] {
-  constexpr Major kMN = Major::kMN;
-  constexpr SecondOutput kPlusIdentity = SecondOutput::kPlusIdentity;
-  constexpr SecondOutput kRowSquares = SecondOutput::kRowSquares;
-  constexpr std::array kPingPong{
-      GemmVariant{.symmetric = true},
-      GemmVariant{.symmetric = true, .a = kMN, .b = kMN},
-      GemmVariant{.symmetric = true, .adds_c = true},
-      GemmVariant{.symmetric = true, .adds_c = true, .second = kPlusIdentity},
-      GemmVariant{},
-      GemmVariant{.second = kRowSquares},
-      GemmVariant{.adds_c = true},
-      GemmVariant{.adds_c = true, .second = kRowSquares},
-      GemmVariant{.b = kMN},
-      GemmVariant{.b = kMN, .second = kRowSquares},
-      GemmVariant{.b = kMN, .adds_c = true},
-      GemmVariant{.b = kMN, .adds_c = true, .second = kRowSquares},
-  };
-  std::array<GemmVariant, 2 * kPingPong.size()> all{};
-  for (size_t i = 0; i < kPingPong.size(); ++i) {
-    all[i] = all[i + kPingPong.size()] = kPingPong[i];
-    all[i + kPingPong.size()].schedule = Schedule::kCooperative;
-  }
-  return all;
-}();
-
 GemmVariant variant_of(const Gemm& gemm) {
   return {.schedule = schedule_of(gemm),
           .symmetric = gemm.symmetric,
@@ -163,13 +137,13 @@ GemmVariant variant_of(const Gemm& gemm) {
 template <typename T, size_t... kIndices>
 bool launch_variant(const Gemm& gemm, cudaStream_t stream, std::index_sequence<kIndices...>) {
   const GemmVariant variant = variant_of(gemm);
-  return ((variant == kVariants[kIndices] && (launch<T, kVariants[kIndices]>(gemm, stream), true)) || ...);
+  return ((variant == kGemmVariants[kIndices] && (launch<T, kIndices>(gemm, stream), true)) || ...);
 }
 
 template <typename T>
 void launch(const Gemm& gemm, cudaStream_t stream) {
   const bool two_more = gemm.d_and_identity.data != nullptr && gemm.row_squares != nullptr;
-  if (!two_more && launch_variant<T>(gemm, stream, std::make_index_sequence<kVariants.size()>())) return;
+  if (!two_more && launch_variant<T>(gemm, stream, std::make_index_sequence<kGemmVariants.size()>())) return;
   throw InvalidArgument(std::string("gemm: no kernel for a ") + (gemm.symmetric ? "symmetric" : "general") +
                         " D = " + (gemm.a_transposed ? "A^T " : "A ") + (gemm.b_transposed ? "B^T" : "B") +
                         (gemm.c.data != nullptr ? " + C" : "") +
