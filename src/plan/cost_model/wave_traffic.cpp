@@ -4,20 +4,6 @@
 
 namespace muster::plan {
 
-void WaveTraffic::send(int32_t rank, NearFar bytes) {
-  Traffic& traffic = ranks_[rank];
-  traffic.sent_near += bytes.near;
-  traffic.sent_far += bytes.far;
-  traffic.sent_ns += cost_.link_ns(bytes.near, true) + cost_.link_ns(bytes.far, false);
-}
-
-void WaveTraffic::receive(int32_t rank, NearFar bytes) {
-  Traffic& traffic = ranks_[rank];
-  traffic.received_near += bytes.near;
-  traffic.received_far += bytes.far;
-  traffic.received_ns += cost_.link_ns(bytes.near, true) + cost_.link_ns(bytes.far, false);
-}
-
 void WaveTraffic::clear() {
   std::fill(ranks_.begin(), ranks_.end(), Traffic{});
   pairs.clear();

@@ -30,8 +30,18 @@ class WaveTraffic {
   // The cost model is kept by reference.
   WaveTraffic(const CostModel& cost, int32_t ranks) : pairs(ranks), cost_(cost), ranks_(ranks) {}
 
-  void send(int32_t rank, NearFar bytes);
-  void receive(int32_t rank, NearFar bytes);
+  void send(int32_t rank, NearFar bytes) {
+    Traffic& traffic = ranks_[rank];
+    traffic.sent_near += bytes.near;
+    traffic.sent_far += bytes.far;
+    traffic.sent_ns += ns(bytes);
+  }
+  void receive(int32_t rank, NearFar bytes) {
+    Traffic& traffic = ranks_[rank];
+    traffic.received_near += bytes.near;
+    traffic.received_far += bytes.far;
+    traffic.received_ns += ns(bytes);
+  }
   void clear();
   void count_messages();
 
@@ -42,6 +52,12 @@ class WaveTraffic {
   int64_t padding = 0;  // bytes
 
  private:
+  // Most calls have bytes on one kind of link only; divisions for the other would show in planning time.
+  int64_t ns(NearFar bytes) const {
+    return (bytes.near == 0 ? 0 : cost_.link_ns(bytes.near, true)) +
+           (bytes.far == 0 ? 0 : cost_.link_ns(bytes.far, false));
+  }
+
   const CostModel& cost_;
   std::vector<Traffic> ranks_;
 };

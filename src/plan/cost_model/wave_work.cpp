@@ -195,7 +195,7 @@ void WaveWork::add_pairs(const HolderSet& holders, const std::vector<Owner>& own
   };
   ByReplica holders_in = group(holders.holders, all_in);
   for (const auto& [replica, ranks] : group(owners, all_in)) in_.pairs.add(holders_in[replica], ranks);
-  ByReplica holders_out = group(holders.holders, all_out);
+  ByReplica holders_out = all_out == all_in ? std::move(holders_in) : group(holders.holders, all_out);
   for (const auto& [replica, ranks] : group(owners, all_out)) out_.pairs.add(ranks, holders_out[replica]);
 }
 
