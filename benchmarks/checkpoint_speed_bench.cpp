@@ -34,16 +34,16 @@ struct Shard {
     for (int64_t t = 0; t < kTensors; ++t) {
       auto* const data = reinterpret_cast<std::byte*>(memory.data() + t * mine);
       const int64_t cut = kColumns / kRanks;
-      const StatePiece piece = columns ? StatePiece{kRows, cut, rank * cut, kColumns, data, cut}
-                                       : StatePiece{kRows / kRanks, kColumns, rank * mine, kColumns, data, kColumns};
-      StateSlice& slice = slices.emplace_back();
+      const StateBlock piece = columns ? StateBlock{kRows, cut, rank * cut, kColumns, data, cut}
+                                       : StateBlock{kRows / kRanks, kColumns, rank * mine, kColumns, data, kColumns};
+      StateShard& slice = slices.emplace_back();
       slice.info.name = "t" + std::to_string(t);
       slice.info.shape = {kRows, kColumns};
       slice.pieces = {piece};
     }
   }
   std::vector<float> memory;
-  std::vector<StateSlice> slices;
+  std::vector<StateShard> slices;
 };
 
 template <typename Body>

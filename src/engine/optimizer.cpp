@@ -330,7 +330,7 @@ const std::vector<TraceEvent>& Optimizer::trace() const { return impl_->recorder
 
 std::vector<StateInfo> Optimizer::state() const {
   std::vector<StateInfo> out;
-  for (const engine::StateSlice& slice : impl_->state_->slices()) out.push_back(slice.info);
+  for (const engine::StateShard& slice : impl_->state_->slices()) out.push_back(slice.info);
   return out;
 }
 StateTensor Optimizer::export_state(const std::string& name) { return impl_->export_state(name); }

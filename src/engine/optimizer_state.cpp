@@ -81,7 +81,7 @@ StateTensor Optimizer::Impl::export_state(const std::string& name) {
   require_whole();
   require_no_step();
   settle_all();
-  const std::optional<engine::StateSlice> slice = state_->slice(name);
+  const std::optional<engine::StateShard> slice = state_->slice(name);
   if (!slice) throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", name));
   return or_break("export of state", [&] { return engine::gather(*slice, *communicator_); });
 }
@@ -89,9 +89,9 @@ StateTensor Optimizer::Impl::export_state(const std::string& name) {
 void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
   require_no_step();
   settle(0);
-  std::vector<engine::StateSlice> slices = state_->slices();
-  std::map<std::string, engine::StateSlice*> by_name;
-  for (engine::StateSlice& slice : slices) by_name[slice.info.name] = &slice;
+  std::vector<engine::StateShard> slices = state_->slices();
+  std::map<std::string, engine::StateShard*> by_name;
+  for (engine::StateShard& slice : slices) by_name[slice.info.name] = &slice;
   std::set<std::string_view> given;
   engine::together(*communicator_, "check state", [&] {
     for (const StateTensor& tensor : tensors) {
@@ -119,7 +119,7 @@ void Optimizer::Impl::save(const std::string& directory) {
   require_whole();
   require_no_step();
   settle_all();
-  const std::vector<engine::StateSlice> slices = state_->slices();
+  const std::vector<engine::StateShard> slices = state_->slices();
   or_refuse(fmt::format("the checkpoint after step {}", state_->steps), [&] {
     engine::save_checkpoint(directory, {state_->steps, {}}, slices, *communicator_);
   });
@@ -128,7 +128,7 @@ void Optimizer::Impl::save(const std::string& directory) {
 void Optimizer::Impl::load(const std::string& directory) {
   require_no_step();
   settle(0);
-  const std::vector<engine::StateSlice> slices = state_->slices();
+  const std::vector<engine::StateShard> slices = state_->slices();
   try {
     engine::load_checkpoint(directory, slices, *communicator_);
   } catch (const InvalidArgument&) {

@@ -17,8 +17,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-std::vector<StateSlice> slices() {
-  std::vector<StateSlice> slices;
+std::vector<StateShard> slices() {
+  std::vector<StateShard> slices;
   for (const test::WholeTensor& tensor : test::whole_state(0)) slices.push_back(tensor.slice);
   return slices;
 }

@@ -311,7 +311,7 @@ std::vector<std::string> failed_save(const std::string& directory, int32_t ranks
   });
   return errors;
 }
-void nothing(int32_t, std::vector<StateSlice>&) {}
+void nothing(int32_t, std::vector<StateShard>&) {}
 
 TEST_F(Checkpoints, IntoNoDirectoryFailOnAllRanks) {
   write(root_ + "/run", "a file");
@@ -322,12 +322,12 @@ TEST_F(Checkpoints, IntoNoDirectoryFailOnAllRanks) {
 TEST_F(Checkpoints, ThatFailOnOneRankFailOnAll) {
   save(1);
   const auto before = files();
-  const auto errors = failed_save(directory_, 5, [](int32_t rank, std::vector<StateSlice>& slices) {
+  const auto errors = failed_save(directory_, 5, [](int32_t rank, std::vector<StateShard>& slices) {
     if (rank == 3) slices[1].pieces[0].index = 153;
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 3"), HasSubstr("tensor 'blocks.0.q:weight'"))));
   EXPECT_THAT(failed_save(directory_, 5,
-                          [](int32_t rank, std::vector<StateSlice>& slices) {
+                          [](int32_t rank, std::vector<StateShard>& slices) {
                             if (rank == 3) slices[1].info.name = "other";
                           }),
               Each(HasSubstr("ranks disagree")));

@@ -7,18 +7,18 @@ namespace muster::test {
 
 namespace {
 
-using engine::StatePiece;
-using engine::StateSlice;
+using engine::StateBlock;
+using engine::StateShard;
 
 int64_t width_of(StateType type) { return type == StateType::kF32 ? 4 : type == StateType::kI64 ? 8 : 2; }
 
 // Strided in memory by 3 elements more than it needs, as a part of something larger would be.
-StatePiece piece_of(const Shape& shape, int32_t rank, int32_t ranks, int kind) {
+StateBlock piece_of(const Shape& shape, int32_t rank, int32_t ranks, int kind) {
   const int64_t elements = element_count(shape);
   const int64_t columns = shape.empty() || elements == 0 ? elements : shape.back();
   const int64_t rows = elements == 0 ? 0 : elements / columns;
   const auto begin = [&](int64_t n, int64_t r) { return n * r * (r + 1) / (int64_t{ranks} * (ranks + 1)); };
-  StatePiece piece;
+  StateBlock piece;
   if (kind == 0) {  // rows
     piece = {
         begin(rows, rank + 1) - begin(rows, rank), columns, begin(rows, rank) * columns, columns, nullptr, columns};
@@ -40,8 +40,8 @@ StatePiece piece_of(const Shape& shape, int32_t rank, int32_t ranks, int kind) {
 
 // Calls visit(index in the tensor, element in memory) for every element.
 template <typename Visit>
-void for_each_element(const StateSlice& slice, Visit visit) {
-  for (const StatePiece& piece : slice.pieces) {
+void for_each_element(const StateShard& slice, Visit visit) {
+  for (const StateBlock& piece : slice.pieces) {
     for (int64_t i = 0; i < piece.rows; ++i) {
       for (int64_t j = 0; j < piece.columns; ++j) {
         visit(piece.index + i * piece.index_stride + j,
@@ -78,7 +78,7 @@ WholeState whole_state(int64_t step) {
 Shard::Shard(const WholeState& like, int32_t rank, int32_t ranks, int cut) {
   for (size_t t = 0; t < like.size(); ++t) {
     const StateInfo& info = like[t].slice.info;
-    StatePiece piece = piece_of(info.shape, rank, ranks, (static_cast<int>(t) + cut) % kCuts);
+    StateBlock piece = piece_of(info.shape, rank, ranks, (static_cast<int>(t) + cut) % kCuts);
     const int64_t elements = std::max<int64_t>(1, piece.rows * std::max(piece.columns, piece.stride));
     memory_.emplace_back(static_cast<size_t>(elements * width_of(info.type)), kFiller);
     piece.data = memory_.back().data();

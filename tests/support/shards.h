@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/state/state_slice.h"
+#include "engine/state/state_shard.h"
 
 namespace muster::test {
 
 struct WholeTensor {
-  engine::StateSlice slice;  // one piece: all of `data`
+  engine::StateShard slice;  // one piece: all of `data`
   std::vector<std::byte> data;
 };
 using WholeState = std::vector<WholeTensor>;
@@ -26,7 +26,7 @@ class Shard {
  public:
   Shard(const WholeState& like, int32_t rank, int32_t ranks, int cut);
 
-  std::vector<engine::StateSlice> slices;  // into memory
+  std::vector<engine::StateShard> slices;  // into memory
 
   void take(const WholeState& state);         // what this rank has of it
   bool holds(const WholeState& state) const;  // exactly that, and filler in between

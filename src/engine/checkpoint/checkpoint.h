@@ -11,7 +11,7 @@
 #include <string>
 
 #include "engine/checkpoint/checkpoint_index.h"
-#include "engine/state/state_slice.h"
+#include "engine/state/state_shard.h"
 #include "muster/communicator.h"
 
 namespace muster::engine {
@@ -22,12 +22,12 @@ struct SaveOptions {
 
 // Replaces the checkpoint in the directory, if there is one, at the moment the new one is whole and on the disk: until
 // then, and after an error, the old one is there untouched. One save in a directory at a time.
-void save_checkpoint(const std::string& directory, const CheckpointMeta& meta, std::span<const StateSlice> slices,
+void save_checkpoint(const std::string& directory, const CheckpointMeta& meta, std::span<const StateShard> slices,
                      Communicator& comm, const SaveOptions& options = {});
 
 // Fills all pieces. The checkpoint must hold exactly these tensors. Everything is read and checked before anything is
 // changed; memory for it is a buffer of 1 MiB, so what is then filled in is read, and checked, a second time. Should
 // that fail, because the files changed in between, an Error that is not an InvalidArgument says so.
-CheckpointMeta load_checkpoint(const std::string& directory, std::span<const StateSlice> slices, Communicator& comm);
+CheckpointMeta load_checkpoint(const std::string& directory, std::span<const StateShard> slices, Communicator& comm);
 
 }  // namespace muster::engine

@@ -151,13 +151,13 @@ int64_t tensor_bytes(const StateInfo& info) {
   return bytes;
 }
 
-CheckpointIndex lay_out(const CheckpointMeta& meta, std::span<const StateSlice> slices, int64_t file_bytes,
+CheckpointIndex lay_out(const CheckpointMeta& meta, std::span<const StateShard> slices, int64_t file_bytes,
                         uint64_t token) {
   if (meta.step < 0) fail("a checkpoint of step {}", meta.step);
   CheckpointIndex index{meta, {}};
   std::set<std::string_view> names;
   int64_t room = 0;
-  for (const StateSlice& slice : slices) {
+  for (const StateShard& slice : slices) {
     check_tensor_name(slice.info.name, "checkpoint");
     if (!names.insert(slice.info.name).second) fail("{}: given twice", tensor(slice.info.name));
     if (slice.info.shape.size() > kMaxDims) {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/state/state_slice.h"
+#include "engine/state/state_shard.h"
 
 namespace muster::engine {
 
@@ -49,7 +49,7 @@ int64_t tensor_bytes(const StateInfo& info);
 
 // Into files of about `file_bytes`, at least one tensor each, in the order of the slices. `token` tells the files of
 // this save from all others. Fails on names, values and shapes that an index cannot hold.
-CheckpointIndex lay_out(const CheckpointMeta& meta, std::span<const StateSlice> slices, int64_t file_bytes,
+CheckpointIndex lay_out(const CheckpointMeta& meta, std::span<const StateShard> slices, int64_t file_bytes,
                         uint64_t token);
 
 // Length and header of a safetensors file: all that is before its data. A function of the index, so that a reader can

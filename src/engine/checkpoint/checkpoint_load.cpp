@@ -59,10 +59,10 @@ void read_pieces(const std::string& directory, const CheckpointIndex& index, std
                  const Communicator& comm, Reading reading, TensorSums& sums) {
   for_each_file(files, comm, reading, [&](size_t f) {
     const base::File file = base::File::open_to_read(path_in(directory, index.files[f].name));
-    PieceReader reader(file, reading);
+    BlockReader reader(file, reading);
     for (const CheckpointTensor& tensor : files[f]) {
       uint64_t sum = 0;
-      for (const StatePiece& piece : tensor.slice->pieces) {
+      for (const StateBlock& piece : tensor.slice->pieces) {
         if (!piece.counts && reading == Reading::kVerify) continue;
         const uint64_t part = reader.read(tensor.place, piece);
         if (piece.counts) sum += part;
@@ -89,11 +89,11 @@ std::string damage(const std::string& directory, const CheckpointIndex& index, c
 
 }  // namespace
 
-CheckpointMeta load_checkpoint(const std::string& directory, std::span<const StateSlice> slices, Communicator& comm) {
+CheckpointMeta load_checkpoint(const std::string& directory, std::span<const StateShard> slices, Communicator& comm) {
   std::string text;
   together(comm, "load checkpoint", [&] {
     text = index_text(lay_out({}, slices, SaveOptions{}.file_bytes, 0));
-    check_pieces(slices);
+    check_blocks(slices);
   });
   check_same(comm, "load checkpoint", text);
 

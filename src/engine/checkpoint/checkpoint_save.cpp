@@ -62,10 +62,10 @@ void write_pieces(const std::string& directory, const CheckpointIndex& index, st
   for_each_file(files, comm, Reading::kVerify, [&](size_t f) {
     // One at a time: a large state has more files than a process may open.
     base::File file = base::File::open_to_write(path_in(directory, index.files[f].name));
-    PieceWriter writer(file);
+    BlockWriter writer(file);
     for (const CheckpointTensor& tensor : files[f]) {
       uint64_t sum = 0;
-      for (const StatePiece& piece : tensor.slice->pieces) {
+      for (const StateBlock& piece : tensor.slice->pieces) {
         if (piece.counts) sum += writer.write(tensor.place, piece);
       }
       sums.set(tensor.number, sum);
@@ -109,7 +109,7 @@ void commit(const std::string& directory, const CheckpointIndex& index, const st
 
 }  // namespace
 
-void save_checkpoint(const std::string& directory, const CheckpointMeta& meta, std::span<const StateSlice> slices,
+void save_checkpoint(const std::string& directory, const CheckpointMeta& meta, std::span<const StateShard> slices,
                      Communicator& comm, const SaveOptions& options) {
   const bool lead = comm.rank() == 0;
   uint64_t token = 0;
@@ -126,7 +126,7 @@ void save_checkpoint(const std::string& directory, const CheckpointMeta& meta, s
       fail("an index of {} bytes; at most {} are allowed", text.size(), base::kMaxFileBytes);
     }
     files = match(index, slices, directory);
-    check_pieces(slices);
+    check_blocks(slices);
     if (lead) make_directory(directory);
   });
   check_same(comm, "save checkpoint", text);

@@ -28,10 +28,10 @@ std::string path_in(const std::string& directory, std::string_view name) {
   return (std::filesystem::path(directory) / name).string();
 }
 
-std::vector<FileTensors> match(const CheckpointIndex& index, std::span<const StateSlice> slices,
+std::vector<FileTensors> match(const CheckpointIndex& index, std::span<const StateShard> slices,
                                const std::string& directory) {
-  std::unordered_map<std::string_view, const StateSlice*> wanted;
-  for (const StateSlice& slice : slices) wanted[slice.info.name] = &slice;
+  std::unordered_map<std::string_view, const StateShard*> wanted;
+  for (const StateShard& slice : slices) wanted[slice.info.name] = &slice;
   std::vector<FileTensors> files;
   size_t number = 0;
   for (const FileEntry& file : index.files) {
@@ -53,17 +53,17 @@ std::vector<FileTensors> match(const CheckpointIndex& index, std::span<const Sta
       wanted.erase(found);
     }
   }
-  for (const StateSlice& slice : slices) {
+  for (const StateShard& slice : slices) {
     if (!wanted.contains(slice.info.name)) continue;
     fail("checkpoint {}: has no tensor {}", base::path_text(directory), in_quotes(slice.info.name));
   }
   return files;
 }
 
-void check_pieces(std::span<const StateSlice> slices) {
-  for (const StateSlice& slice : slices) {
+void check_blocks(std::span<const StateShard> slices) {
+  for (const StateShard& slice : slices) {
     try {
-      for (const StatePiece& piece : slice.pieces) check_piece(piece, elements(slice.info));
+      for (const StateBlock& piece : slice.pieces) check_block(piece, elements(slice.info));
     } catch (const InvalidArgument& error) {
       fail("tensor {}: {}", in_quotes(slice.info.name), error.what());
     }
@@ -82,7 +82,7 @@ TensorSums::TensorSums(std::span<const FileTensors> files) : files_(files) {
   sums_.resize(2 * tensors_);
   for (const FileTensors& file : files) {
     for (const CheckpointTensor& tensor : file) {
-      for (const StatePiece& piece : tensor.slice->pieces) {
+      for (const StateBlock& piece : tensor.slice->pieces) {
         if (piece.counts) sums_[tensors_ + tensor.number] += piece.rows * piece.columns;
       }
     }

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/checkpoint/block_io.h"
 #include "engine/checkpoint/checkpoint_index.h"
-#include "engine/checkpoint/piece_io.h"
-#include "engine/state/state_slice.h"
+#include "engine/state/state_shard.h"
 #include "muster/communicator.h"
 
 namespace muster::engine {
@@ -21,17 +21,17 @@ std::string path_in(const std::string& directory, std::string_view name);
 // A tensor of the index and this rank's part of it.
 struct CheckpointTensor {
   size_t number = 0;  // among all of the index
-  const StateSlice* slice = nullptr;
+  const StateShard* slice = nullptr;
   TensorPlace place;
 };
 using FileTensors = std::vector<CheckpointTensor>;  // of one file, in its order
 
 // One a file of the index. Fails unless index and slices have the same tensors.
-std::vector<FileTensors> match(const CheckpointIndex& index, std::span<const StateSlice> slices,
+std::vector<FileTensors> match(const CheckpointIndex& index, std::span<const StateShard> slices,
                                const std::string& directory);
 
 // Fails unless every piece lies in its tensor.
-void check_pieces(std::span<const StateSlice> slices);
+void check_blocks(std::span<const StateShard> slices);
 
 // Throws InvalidArgument on every rank unless all have the same text. Ranks that take each other's tensors for their
 // own would write over them.
@@ -57,7 +57,7 @@ class TensorSums {
 // file wait for each other.
 template <typename Visit>
 void for_each_file(std::span<const FileTensors> files, const Communicator& comm, Reading reading, Visit visit) {
-  const auto mine = [reading](const StatePiece& piece) {
+  const auto mine = [reading](const StateBlock& piece) {
     return piece.rows > 0 && piece.columns > 0 && (piece.counts || reading == Reading::kFill);
   };
   for (size_t i = 0; i < files.size(); ++i) {

@@ -20,8 +20,8 @@ using plan::kSlots;
 using plan::kSumBytes;
 
 // Where blocks lie if they are stored one after the other: `second` from `at` onwards.
-std::vector<Block> dense(std::vector<Block> blocks, int64_t at = 0) {
-  for (Block& block : blocks) {
+std::vector<StridedBlock> dense(std::vector<StridedBlock> blocks, int64_t at = 0) {
+  for (StridedBlock& block : blocks) {
     block.second = at;
     block.second_stride = block.columns;
     at += block.elements();
@@ -29,8 +29,8 @@ std::vector<Block> dense(std::vector<Block> blocks, int64_t at = 0) {
   return blocks;
 }
 
-std::vector<Block> moved(std::vector<Block> blocks, int64_t by) {
-  for (Block& block : blocks) block.second += by;
+std::vector<StridedBlock> moved(std::vector<StridedBlock> blocks, int64_t by) {
+  for (StridedBlock& block : blocks) block.second += by;
   return blocks;
 }
 
@@ -87,10 +87,11 @@ class Compiler {
     for (auto& [key, batch] : home_) wave.home.push_back(std::move(batch));
   }
 
-  std::vector<Transfer> stage(WaveProgram& wave, const std::vector<plan::Message>& messages, std::vector<Span>& zero) {
-    std::vector<Transfer> out;
+  std::vector<StagedMessage> stage(WaveProgram& wave, const std::vector<plan::Message>& messages,
+                                   std::vector<ByteRange>& zero) {
+    std::vector<StagedMessage> out;
     for (const plan::Message& message : messages) {
-      const Span span{take(wave, message.bytes), message.bytes};
+      const ByteRange span{take(wave, message.bytes), message.bytes};
       out.push_back({message.peer, span});
       if (message.padding_bytes > 0) zero.push_back(span);
     }
@@ -98,10 +99,10 @@ class Compiler {
   }
 
   // Replicas that get the same get it from one place.
-  std::vector<Transfer> stage_once(WaveProgram& wave, const std::vector<plan::Message>& messages,
-                                   std::vector<Span>& zero) {
-    std::map<std::vector<int64_t>, Span> places;
-    std::vector<Transfer> out;
+  std::vector<StagedMessage> stage_once(WaveProgram& wave, const std::vector<plan::Message>& messages,
+                                        std::vector<ByteRange>& zero) {
+    std::map<std::vector<int64_t>, ByteRange> places;
+    std::vector<StagedMessage> out;
     for (const plan::Message& message : messages) {
       std::vector<int64_t> content{message.bytes};
       for (const plan::LineSegment& lines : message.lines) {
@@ -113,7 +114,7 @@ class Compiler {
         content.insert(content.end(), box.begin.begin(), box.begin.begin() + box.dims);
         content.insert(content.end(), box.end.begin(), box.end.begin() + box.dims);
       }
-      const auto [place, is_new] = places.emplace(std::move(content), Span{});
+      const auto [place, is_new] = places.emplace(std::move(content), ByteRange{});
       if (is_new) {
         place->second = {take(wave, message.bytes), message.bytes};
         if (message.padding_bytes > 0) zero.push_back(place->second);
@@ -132,7 +133,7 @@ class Compiler {
     for_each_matrix(in.local, [&](int32_t j, std::span<const plan::Segment> segments) {
       if (averages(segments[0])) {
         for (const plan::Segment& segment : segments) {
-          for (const Block& block : sum_blocks(segment)) sums.push_back({rank_, {segment.parameter, block, -1}});
+          for (const StridedBlock& block : sum_blocks(segment)) sums.push_back({rank_, {segment.parameter, block, -1}});
         }
       } else if (const auto home = home_at_.find(j); home != home_at_.end()) {
         pack(home_[home->second.first].matrices[home->second.second].pack, segments, all_blocks(segments));
@@ -141,19 +142,19 @@ class Compiler {
       }
     });
     for (size_t i = 0; i < in.sends.size(); ++i) {
-      const int64_t message = wave.send_in[i].span.offset;
+      const int64_t message = wave.send_in[i].range.offset;
       for_each_matrix(in.sends[i].segments, [&](int32_t j, std::span<const plan::Segment> segments) {
         if (averages(segments[0])) {
           for (const plan::Segment& segment : segments) {
             int64_t staged = message + segment.offset;
-            for (const Block& block : blocks_of(segment)) {
+            for (const StridedBlock& block : blocks_of(segment)) {
               wave.gradients.push_back({segment.parameter, block, staged});
               staged += block.elements() * grad_bytes(segment);
             }
           }
           return;
         }
-        const std::vector<Block> staged = dense(all_blocks(segments), (message + segments[0].offset) / wire_);
+        const std::vector<StridedBlock> staged = dense(all_blocks(segments), (message + segments[0].offset) / wire_);
         if (assembled_.contains(j)) {
           // A piece that this rank assembles too was packed there.
           copy(wave.gather, moved(all_blocks(segments), assembled_.at(j) / wire_), staged);
@@ -163,14 +164,14 @@ class Compiler {
       });
     }
     for (size_t i = 0; i < in.receives.size(); ++i) {
-      const int64_t message = wave.receive_in[i].span.offset;
+      const int64_t message = wave.receive_in[i].range.offset;
       for (const plan::Segment& segment : in.receives[i].segments) {
         if (!averages(segment)) {
           copy(wave.assemble, staged_blocks(segment, message), matrix_blocks(segment));
           continue;
         }
         int64_t staged = message + segment.offset;
-        for (const Block& block : sum_blocks(segment)) {
+        for (const StridedBlock& block : sum_blocks(segment)) {
           sums.push_back({in.receives[i].peer, {segment.parameter, block, staged}});
           staged += block.elements() * grad_bytes(segment);
         }
@@ -192,7 +193,7 @@ class Compiler {
     }
     std::vector<int64_t> staged;
     for (size_t i = 0; i < out.sends.size(); ++i) {
-      const int64_t message = wave.send_out[i].span.offset;
+      const int64_t message = wave.send_out[i].range.offset;
       if (std::find(staged.begin(), staged.end(), message) != staged.end()) continue;
       staged.push_back(message);
       for (const plan::Segment& segment : out.sends[i].segments) {
@@ -205,7 +206,7 @@ class Compiler {
       }
     }
     for (size_t i = 0; i < out.receives.size(); ++i) {
-      const int64_t message = wave.receive_out[i].span.offset;
+      const int64_t message = wave.receive_out[i].range.offset;
       for (const plan::Segment& segment : out.receives[i].segments) {
         if (returns_weights(segment)) {
           add_weights(wave.weights_in, segment, message);
@@ -230,7 +231,7 @@ class Compiler {
       const std::vector<layout::Run> shard = catalog_.partition(p).shard(mine->position);
       for (const layout::Overlap& piece :
            layout::overlaps(shard, catalog_.grid(p).runs(catalog_.index_in_parameter(j)))) {
-        for (Block block : blocks(piece, shape(p))) {
+        for (StridedBlock block : strided_blocks(piece, shape(p))) {
           block.second = PackStep::kNowhere;
           wave.pack.push_back({p, block, -1});
         }
@@ -354,11 +355,12 @@ class Compiler {
   }
 
   // A matrix's blocks in its parameter, with `second` in the matrix.
-  std::vector<Block> whole_matrix(int32_t j) const {
-    std::vector<Block> out;
+  std::vector<StridedBlock> whole_matrix(int32_t j) const {
+    std::vector<StridedBlock> out;
     const int32_t p = catalog_.parameter_of(j);
     for (const layout::Run& run : catalog_.grid(p).runs(catalog_.index_in_parameter(j))) {
-      for (const Block& block : blocks({run.box, run.offset, run.offset, run.stride, run.stride}, shape(p))) {
+      for (const StridedBlock& block :
+           strided_blocks({run.box, run.offset, run.offset, run.stride, run.stride}, shape(p))) {
         out.push_back(block);
       }
     }
@@ -366,56 +368,58 @@ class Compiler {
   }
 
   // A segment's blocks, with `second` in the matrix.
-  std::vector<Block> blocks_of(const plan::Segment& segment) const {
-    if (segment.matrix >= 0) return blocks(segment.piece, shape(segment.parameter));
+  std::vector<StridedBlock> blocks_of(const plan::Segment& segment) const {
+    if (segment.matrix >= 0) return strided_blocks(segment.piece, shape(segment.parameter));
     // A range of the shard: one row, wherever its elements are in the tensor.
     const int64_t first = segment.piece.first_offset;
     return {{1, segment.elements(), first, segment.elements(), first, segment.elements(), 0, 0}};
   }
-  std::vector<Block> all_blocks(std::span<const plan::Segment> segments) const {
-    std::vector<Block> out;
+  std::vector<StridedBlock> all_blocks(std::span<const plan::Segment> segments) const {
+    std::vector<StridedBlock> out;
     for (const plan::Segment& segment : segments) {
-      for (const Block& block : blocks_of(segment)) out.push_back(block);
+      for (const StridedBlock& block : blocks_of(segment)) out.push_back(block);
     }
     return out;
   }
-  std::vector<Block> sum_blocks(const plan::Segment& segment) const {
+  std::vector<StridedBlock> sum_blocks(const plan::Segment& segment) const {
     const int64_t sum = sums_.at(sum_key(segment));
     if (segment.matrix >= 0) return moved(blocks_of(segment), sum);
     return dense(blocks_of(segment), sum);
   }
   // In the assembled matrix, or densely in the message that starts at a byte.
-  std::vector<Block> matrix_blocks(const plan::Segment& segment) const {
+  std::vector<StridedBlock> matrix_blocks(const plan::Segment& segment) const {
     return moved(blocks_of(segment), assembled_.at(segment.matrix) / wire_);
   }
-  std::vector<Block> staged_blocks(const plan::Segment& segment, int64_t message) const {
+  std::vector<StridedBlock> staged_blocks(const plan::Segment& segment, int64_t message) const {
     return dense(blocks_of(segment), (message + segment.offset) / wire_);
   }
 
-  void pack(std::vector<PackStep>& steps, std::span<const plan::Segment> segments, const std::vector<Block>& to) {
+  void pack(std::vector<PackStep>& steps, std::span<const plan::Segment> segments,
+            const std::vector<StridedBlock>& to) {
     const bool held = catalog_.problem().parameters[segments[0].parameter].state_keeper == StateKeeper::kHolders;
     int64_t momentum = held ? 0 : state_.place_momentum(segments[0].matrix, dense(to));
-    for (const Block& block : to) {
+    for (const StridedBlock& block : to) {
       steps.push_back({segments[0].parameter, block, momentum});
       momentum += block.elements();
     }
   }
 
-  static void copy(std::vector<CopyStep>& steps, const std::vector<Block>& from, const std::vector<Block>& to) {
+  static void copy(std::vector<CopyStep>& steps, const std::vector<StridedBlock>& from,
+                   const std::vector<StridedBlock>& to) {
     for (size_t i = 0; i < from.size(); ++i) {
       steps.push_back(
           {from[i].rows, from[i].columns, from[i].second, from[i].second_stride, to[i].second, to[i].second_stride});
     }
   }
 
-  void apply(std::vector<ApplyStep>& steps, const plan::Segment& segment, const std::vector<Block>& from) {
+  void apply(std::vector<ApplyStep>& steps, const plan::Segment& segment, const std::vector<StridedBlock>& from) {
     state_.place_extra(segment.parameter, from, returns_weights(segment) || state_.stands_for(segment.parameter));
-    for (const Block& block : from) steps.push_back({segment.parameter, segment.matrix, block});
+    for (const StridedBlock& block : from) steps.push_back({segment.parameter, segment.matrix, block});
   }
 
   void add_weights(std::vector<WeightStep>& steps, const plan::Segment& segment, int64_t message) const {
     int64_t staged = message + segment.offset;
-    for (const Block& block : blocks_of(segment)) {
+    for (const StridedBlock& block : blocks_of(segment)) {
       steps.push_back({segment.parameter, block, staged});
       staged += block.elements() * byte_size(catalog_.problem().parameters[segment.parameter].dtype);
     }
@@ -424,7 +428,7 @@ class Compiler {
   // Elements first to first + count of the local shard, in pieces whose numbers in the tensor are neighbours.
   void add_ranges(WaveProgram& wave, int32_t parameter, int64_t first, int64_t count) {
     const auto sum = sums_.find({parameter, first});
-    for (const Block& block : state_.shard(parameter)) {
+    for (const StridedBlock& block : state_.shard(parameter)) {
       for (int64_t i = 0; i < block.rows; ++i) {
         const int64_t row = block.first + i * block.first_stride;
         const int64_t begin = std::max(row, first);

@@ -13,15 +13,15 @@
 namespace muster::engine {
 
 // Bytes in the part of the arena that a wave has to itself.
-struct Span {
+struct ByteRange {
   int64_t offset = 0;
   int64_t bytes = 0;
 };
 
 // A message, and where it is staged.
-struct Transfer {
+struct StagedMessage {
   int32_t peer = 0;
-  Span span;
+  ByteRange range;
 };
 
 // Gradient and momentum to an update: `first` of the block is in the rank's shard, `second` in elements of the wire
@@ -30,7 +30,7 @@ struct Transfer {
 struct PackStep {
   static constexpr int64_t kNowhere = -1;
   int32_t parameter = 0;
-  Block block;
+  StridedBlock block;
   int64_t momentum = 0;
 };
 
@@ -38,7 +38,7 @@ struct PackStep {
 // dense, from a byte of the wave's part.
 struct GradientStep {
   int32_t parameter = 0;
-  Block block;
+  StridedBlock block;
   int64_t staged = 0;
 };
 
@@ -46,7 +46,7 @@ struct GradientStep {
 // from this rank's own shard (staged -1). Steps are in the order of the ranks they come from.
 struct SumStep {
   int32_t parameter = 0;
-  Block block;  // `second` is the sum
+  StridedBlock block;  // `second` is the sum
   int64_t staged = -1;
 };
 
@@ -112,7 +112,7 @@ struct OwnedBatch {
 struct ApplyStep {
   int32_t parameter = 0;
   int32_t matrix = 0;
-  Block block;
+  StridedBlock block;
 };
 
 // A matrix of which nothing travels: it needs no place in the arena, only the workspace.
@@ -142,21 +142,21 @@ struct RangeStep {
 // Weights that another replica updated, or that go to one: `first` of the block is in the shard, the staged copy dense.
 struct WeightStep {
   int32_t parameter = 0;
-  Block block;
+  StridedBlock block;
   int64_t staged = 0;  // byte in the wave's part
 };
 
 struct WaveProgram {
-  std::vector<Span> zero;  // padding in messages in, zero matrices; cleared first
+  std::vector<ByteRange> zero;  // padding in messages in, zero matrices; cleared first
   std::vector<PackStep> pack;
   std::vector<CopyStep> gather;  // pieces that go to several ranks, from where they were packed to
   std::vector<GradientStep> gradients;
   std::vector<LineStep> lines_in;  // statistics, into messages and to where they are assembled
-  std::vector<Transfer> send_in;
-  std::vector<Transfer> receive_in;
+  std::vector<StagedMessage> send_in;
+  std::vector<StagedMessage> receive_in;
   std::vector<CopyStep> assemble;
   std::vector<CopyStep> assemble_lines;  // these, and stage_lines, in elements of f32
-  std::vector<Span> sums;                // cleared before the first is added
+  std::vector<ByteRange> sums;           // cleared before the first is added
   std::vector<SumStep> sum;
   std::vector<AverageStep> average;
   std::vector<OwnerMomentumStep> owner_momentum;
@@ -165,13 +165,13 @@ struct WaveProgram {
   std::vector<RangeStep> ranges;         // AdamW and Lion, from gradients that are here
   std::vector<RangeStep> summed_ranges;  // and from averages
   std::vector<ApplyStep> apply_first;    // to weights that are sent afterwards
-  std::vector<Span> zero_out;            // padding in messages out
+  std::vector<ByteRange> zero_out;       // padding in messages out
   std::vector<CopyStep> stage_out;
   std::vector<CopyStep> stage_lines;
   std::vector<LineStep> lines_out;  // statistics that were updated where they are kept, for other replicas
   std::vector<WeightStep> weights_out;
-  std::vector<Transfer> send_out;
-  std::vector<Transfer> receive_out;
+  std::vector<StagedMessage> send_out;
+  std::vector<StagedMessage> receive_out;
   std::vector<WeightStep> weights_in;
   std::vector<ApplyStep> apply;
   std::vector<LineStep> lines_back;  // new statistics, to where they are kept

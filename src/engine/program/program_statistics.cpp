@@ -8,7 +8,7 @@ namespace muster::engine {
 
 void compile_lines(const plan::Exchange& in, const plan::Exchange& out, const std::map<int32_t, int64_t>& assembled_at,
                    WaveProgram& wave) {
-  const auto staged = [](const Span& message, const plan::LineSegment& lines) {
+  const auto staged = [](const ByteRange& message, const plan::LineSegment& lines) {
     return (message.offset + lines.offset) / plan::kLineBytes;
   };
   const auto own = [](const plan::LineSegment& lines, int64_t at) {
@@ -30,19 +30,19 @@ void compile_lines(const plan::Exchange& in, const plan::Exchange& out, const st
   }
   for (size_t i = 0; i < in.sends.size(); ++i) {
     for (const plan::LineSegment& lines : in.sends[i].lines) {
-      wave.lines_in.push_back(own(lines, staged(wave.send_in[i].span, lines)));
+      wave.lines_in.push_back(own(lines, staged(wave.send_in[i].range, lines)));
     }
   }
   for (size_t i = 0; i < in.receives.size(); ++i) {
     for (const plan::LineSegment& lines : in.receives[i].lines) {
-      wave.assemble_lines.push_back(copied(lines, staged(wave.receive_in[i].span, lines), assembled(lines)));
+      wave.assemble_lines.push_back(copied(lines, staged(wave.receive_in[i].range, lines), assembled(lines)));
     }
   }
   std::set<int64_t> done;  // messages that several ranks get
   for (size_t i = 0; i < out.sends.size(); ++i) {
-    if (!done.insert(wave.send_out[i].span.offset).second) continue;
+    if (!done.insert(wave.send_out[i].range.offset).second) continue;
     for (const plan::LineSegment& lines : out.sends[i].lines) {
-      const int64_t to = staged(wave.send_out[i].span, lines);
+      const int64_t to = staged(wave.send_out[i].range, lines);
       if (assembled_at.contains(lines.matrix)) {
         wave.stage_lines.push_back(copied(lines, assembled(lines), to));
       } else {  // the twin in another replica keeps the same lines at the same place
@@ -52,7 +52,7 @@ void compile_lines(const plan::Exchange& in, const plan::Exchange& out, const st
   }
   for (size_t i = 0; i < out.receives.size(); ++i) {
     for (const plan::LineSegment& lines : out.receives[i].lines) {
-      wave.lines_back.push_back(own(lines, staged(wave.receive_out[i].span, lines)));
+      wave.lines_back.push_back(own(lines, staged(wave.receive_out[i].range, lines)));
     }
   }
 }

@@ -18,7 +18,7 @@ bool follows(const Dim& outer, const Dim& inner) {
 
 }  // namespace
 
-std::vector<Block> blocks(const layout::Overlap& piece, const Shape& shape) {
+std::vector<StridedBlock> strided_blocks(const layout::Overlap& piece, const Shape& shape) {
   const layout::Index tensor = layout::row_major_strides(shape);
   std::vector<Dim> dims;
   int64_t index = 0;
@@ -42,12 +42,12 @@ std::vector<Block> blocks(const layout::Overlap& piece, const Shape& shape) {
     rows = dims.back();
     dims.pop_back();
   }
-  std::vector<Block> out{{rows.extent, columns.extent, piece.first_offset, rows.first, piece.second_offset, rows.second,
-                          index, rows.index}};
+  std::vector<StridedBlock> out{{rows.extent, columns.extent, piece.first_offset, rows.first, piece.second_offset,
+                                 rows.second, index, rows.index}};
   for (size_t d = dims.size(); d-- > 0;) {
-    std::vector<Block> more;
+    std::vector<StridedBlock> more;
     for (int64_t i = 0; i < dims[d].extent; ++i) {
-      for (Block block : out) {
+      for (StridedBlock block : out) {
         block.first += i * dims[d].first;
         block.second += i * dims[d].second;
         block.index += i * dims[d].index;

@@ -10,7 +10,7 @@ namespace muster::engine {
 
 // rows x columns elements. Element (i, j) sits at first + i * first_stride + j in one buffer, at second + i *
 // second_stride + j in another, and is number index + i * index_stride + j of its tensor.
-struct Block {
+struct StridedBlock {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t first = 0;
@@ -24,6 +24,6 @@ struct Block {
 };
 
 // The blocks of an overlap, as few as can be, in the row-major order of its box.
-std::vector<Block> blocks(const layout::Overlap& piece, const Shape& shape);
+std::vector<StridedBlock> strided_blocks(const layout::Overlap& piece, const Shape& shape);
 
 }  // namespace muster::engine

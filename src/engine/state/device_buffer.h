@@ -9,23 +9,23 @@
 
 namespace muster::engine {
 
-class DeviceBytes {
+class DeviceBuffer {
  public:
   static constexpr int64_t kAlign = 64;
 
-  DeviceBytes() = default;
-  DeviceBytes(kernels::Kernels& kernels, int64_t bytes)
+  DeviceBuffer() = default;
+  DeviceBuffer(kernels::Kernels& kernels, int64_t bytes)
       : kernels_(&kernels), bytes_((bytes + kAlign - 1) / kAlign * kAlign) {
     if (bytes_ > 0) data_ = static_cast<std::byte*>(kernels.allocate(bytes_));
   }
-  DeviceBytes(DeviceBytes&& other) noexcept { *this = std::move(other); }
-  DeviceBytes& operator=(DeviceBytes&& other) noexcept {
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
     std::swap(kernels_, other.kernels_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
-  ~DeviceBytes() {
+  ~DeviceBuffer() {
     if (data_ != nullptr) kernels_->release(data_);
   }
 

@@ -36,13 +36,13 @@ int64_t aligned(int64_t elements) { return (elements + 31) / 32 * 32; }
 int64_t lines(const plan::Matrix& m) { return m.norm_axis == NormAxis::kRows ? m.rows : m.columns; }
 
 // What a rank holds of a tensor: `first` of the blocks is in its storage.
-std::vector<Block> held_blocks(const layout::Partition& partition, int32_t rank) {
-  std::vector<Block> out;
+std::vector<StridedBlock> held_blocks(const layout::Partition& partition, int32_t rank) {
+  std::vector<StridedBlock> out;
   const int32_t position = partition.position_of(rank);
   if (position < 0) return out;
   for (const layout::Run& run : partition.shard(position)) {
     const layout::Overlap all{run.box, run.offset, run.offset, run.stride, run.stride};
-    for (const Block& block : blocks(all, partition.shape())) out.push_back(block);
+    for (const StridedBlock& block : strided_blocks(all, partition.shape())) out.push_back(block);
   }
   return out;
 }
@@ -83,7 +83,7 @@ State::State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, const
   }
 }
 
-int64_t State::place_momentum(int32_t matrix, std::span<const Block> blocks) {
+int64_t State::place_momentum(int32_t matrix, std::span<const StridedBlock> blocks) {
   const auto [place, is_new] = momentum_places_.emplace(matrix, momentum_elements_);
   if (!is_new) return place->second;
   require_open();
@@ -92,7 +92,7 @@ int64_t State::place_momentum(int32_t matrix, std::span<const Block> blocks) {
   const Transport transport = plan_.waves[plan_.wave[matrix]].transport;
   const bool to_owner = transport == Transport::kRagged || transport == Transport::kPadded;
   const bool once = to_owner && !plan::in_each_replica(plan_, matrix);
-  for (const Block& block : blocks) {
+  for (const StridedBlock& block : blocks) {
     momentum_pieces_[p].push_back({block, place->second + block.second, block.second_stride, once || stands_for(p)});
     momentum_elements_ += block.elements();
   }
@@ -110,7 +110,7 @@ int64_t State::place_variance(int32_t matrix) {
     if (catalog_.class_at(j).matrix.normuon) index += lines(catalog_.class_at(j).matrix);
   }
   const int64_t count = lines(catalog_.class_at(matrix).matrix);
-  const Block block{1, count, 0, count, 0, count, index, count};
+  const StridedBlock block{1, count, 0, count, 0, count, index, count};
   variance_pieces_[p].push_back({block, variance_elements_, count, plan_.owner[matrix] == rank_});
   variance_elements_ += aligned(count);
   return place->second;
@@ -120,7 +120,7 @@ State::Moments State::place_moments(int32_t parameter, int64_t first, int64_t co
   const auto [place, is_new] = moment_places_.emplace(std::pair{parameter, first}, Moments{});
   if (!is_new) return place->second;
   require_open();
-  const Block block{1, count, first, count, 0, count, index, count};
+  const StridedBlock block{1, count, first, count, 0, count, index, count};
   if (held(parameter)) {
     place_extra(parameter, {&block, 1}, stands_for(parameter));
     return place->second;
@@ -137,9 +137,9 @@ State::Moments State::place_moments(int32_t parameter, int64_t first, int64_t co
   return place->second;
 }
 
-void State::place_extra(int32_t parameter, std::span<const Block> blocks, bool counts) {
+void State::place_extra(int32_t parameter, std::span<const StridedBlock> blocks, bool counts) {
   if (allocated_ || extra_bytes(memory_[parameter].form) == 0) return;
-  for (const Block& block : blocks)
+  for (const StridedBlock& block : blocks)
     extra_pieces_[parameter].push_back({block, block.first, block.first_stride, counts});
 }
 
@@ -156,7 +156,7 @@ void State::allocate() {
   if (given_updates_ == nullptr) updates_ = {kernels_, static_cast<int64_t>(memory_.size()) * 8};
 }
 
-State::MomentumRows State::momentum(int32_t parameter, const Block& block, int64_t place) {
+State::MomentumRows State::momentum(int32_t parameter, const StridedBlock& block, int64_t place) {
   if (!held(parameter)) return {owner_momentum(place), block.columns};
   return {static_cast<std::byte*>(memory_[parameter].momentum) + block.first * momentum_width_, block.first_stride};
 }
@@ -173,48 +173,50 @@ bool State::stands_for(int32_t parameter) const {
   return partition.replica(partition.position_of(rank_)) == 0;
 }
 
-std::vector<Block> State::shard(int32_t parameter) const { return held_blocks(catalog_.partition(parameter), rank_); }
+std::vector<StridedBlock> State::shard(int32_t parameter) const {
+  return held_blocks(catalog_.partition(parameter), rank_);
+}
 
 // What this rank keeps of a parameter's statistics.
 std::vector<State::Piece> State::statistics_pieces(int32_t parameter) const {
   std::vector<Piece> out;
-  for (const Block& block : held_blocks(catalog_.statistics(parameter)->partition(), rank_)) {
+  for (const StridedBlock& block : held_blocks(catalog_.statistics(parameter)->partition(), rank_)) {
     out.push_back({block, block.first, block.first_stride, stands_for(parameter)});
   }
   return out;
 }
 
-std::vector<StateSlice> State::slices() {
-  std::vector<StateSlice> out;
+std::vector<StateShard> State::slices() {
+  std::vector<StateShard> out;
   for (int32_t p = 0; p < static_cast<int32_t>(memory_.size()); ++p) add_slices(p, out);
   add_slices(kOptimizer, out);
   return out;
 }
 
-std::optional<StateSlice> State::slice(const std::string& name) {
+std::optional<StateShard> State::slice(const std::string& name) {
   const std::string parameter = name.substr(0, std::min(name.rfind(':'), name.size()));
   const auto found = numbers_.find(parameter);
   if (found == numbers_.end() && !parameter.empty()) return std::nullopt;
-  std::vector<StateSlice> some;
+  std::vector<StateShard> some;
   add_slices(parameter.empty() ? kOptimizer : found->second, some);
-  const auto it = std::ranges::find(some, name, [](const StateSlice& slice) { return slice.info.name; });
+  const auto it = std::ranges::find(some, name, [](const StateShard& slice) { return slice.info.name; });
   return it == some.end() ? std::nullopt : std::optional(std::move(*it));
 }
 
-void State::add_slices(int32_t p, std::vector<StateSlice>& out) {
+void State::add_slices(int32_t p, std::vector<StateShard>& out) {
   kernels::Kernels* const device = kernels_.stream() != nullptr ? &kernels_ : nullptr;
-  const auto add = [&](std::string_view suffix, StateType type, Shape shape) -> StateSlice& {
+  const auto add = [&](std::string_view suffix, StateType type, Shape shape) -> StateShard& {
     const std::string_view of = p == kOptimizer ? "" : std::string_view(catalog_.problem().parameters[p].name);
-    return out.emplace_back(StateSlice{{fmt::format("{}:{}", of, suffix), type, std::move(shape)}, {}});
+    return out.emplace_back(StateShard{{fmt::format("{}:{}", of, suffix), type, std::move(shape)}, {}});
   };
-  const auto fill = [&](StateSlice& slice, void* store, const std::vector<Piece>& pieces) {
+  const auto fill = [&](StateShard& slice, void* store, const std::vector<Piece>& pieces) {
     const int64_t width = byte_size(slice.info.type);
     for (const Piece& piece : pieces) {
       slice.pieces.push_back({piece.block.rows, piece.block.columns, piece.block.index, piece.block.index_stride,
                               static_cast<std::byte*>(store) + piece.at * width, piece.stride, piece.counts, device});
     }
   };
-  const auto count = [&](StateSlice& slice, int64_t* value, kernels::Kernels* where) {
+  const auto count = [&](StateShard& slice, int64_t* value, kernels::Kernels* where) {
     slice.pieces.push_back({1, 1, 0, 1, reinterpret_cast<std::byte*>(value), 1, rank_ == 0, where});
   };
   if (p == kOptimizer) {
@@ -225,11 +227,12 @@ void State::add_slices(int32_t p, std::vector<StateSlice>& out) {
   const Parameter& parameter = catalog_.problem().parameters[p];
   const ParameterMemory& memory = memory_[p];
   std::vector<Piece> shard_pieces;
-  for (const Block& block : shard(p)) shard_pieces.push_back({block, block.first, block.first_stride, stands_for(p)});
+  for (const StridedBlock& block : shard(p))
+    shard_pieces.push_back({block, block.first, block.first_stride, stands_for(p)});
   fill(add("weight", state_type(parameter.dtype), parameter.shape), memory.weight, shard_pieces);
   if (extra_bytes(memory.form) > 0) {
     const bool master = memory.form == WeightForm::kBf16Master;
-    StateSlice& slice =
+    StateShard& slice =
         add(master ? "master" : "mantissa", master ? StateType::kF32 : StateType::kU16, parameter.shape);
     // Every holder takes what is loaded; the rank that updates it stands for it.
     std::vector<Piece> all = shard_pieces;

@@ -13,7 +13,7 @@
 
 #include "engine/program/strided_block.h"
 #include "engine/state/device_buffer.h"
-#include "engine/state/state_slice.h"
+#include "engine/state/state_shard.h"
 #include "muster/optimizer.h"
 #include "plan/catalog.h"
 
@@ -32,7 +32,7 @@ class State {
   // the parameters finds what the one for all of them placed.
   //
   // Momentum of a rank's part of a matrix; `second` of its blocks says where it goes, from the place onwards.
-  int64_t place_momentum(int32_t matrix, std::span<const Block> blocks);
+  int64_t place_momentum(int32_t matrix, std::span<const StridedBlock> blocks);
   int64_t place_variance(int32_t matrix);
   // Moments of elements first to first + count of this rank's shard; number `index` of the tensor onwards.
   struct Moments {
@@ -41,7 +41,7 @@ class State {
   };
   Moments place_moments(int32_t parameter, int64_t first, int64_t count, int64_t index);
   // Elements whose master or mantissa this rank keeps: it updates them, `first` of the blocks in its shard.
-  void place_extra(int32_t parameter, std::span<const Block> blocks, bool counts);
+  void place_extra(int32_t parameter, std::span<const StridedBlock> blocks, bool counts);
 
   // After the last place: zeros everywhere.
   void allocate();
@@ -55,7 +55,7 @@ class State {
     void* data = nullptr;
     int64_t stride = 0;
   };
-  MomentumRows momentum(int32_t parameter, const Block& block, int64_t place);
+  MomentumRows momentum(int32_t parameter, const StridedBlock& block, int64_t place);
   std::byte* owner_momentum(int64_t place) { return momentum_.data() + place * momentum_width_; }
   float* variance(int32_t parameter, int64_t at) {
     if (at < 0) return variance_.as<float>();  // no NorMuon: not read
@@ -70,7 +70,7 @@ class State {
   int64_t* updates() { return given_updates_ != nullptr ? given_updates_ : updates_.as<int64_t>(); }  // per parameter
 
   // This rank's shard of a parameter: `first` of the blocks is in its storage.
-  std::vector<Block> shard(int32_t parameter) const;
+  std::vector<StridedBlock> shard(int32_t parameter) const;
   // This rank's copy is the one that counts where replicas have the same.
   bool stands_for(int32_t parameter) const;
 
@@ -78,14 +78,14 @@ class State {
   int64_t& seed;   // seed of stochastic rounding
 
   // Every unsharded tensor, and this rank's pieces of it.
-  std::vector<StateSlice> slices();
-  std::optional<StateSlice> slice(const std::string& name);
+  std::vector<StateShard> slices();
+  std::optional<StateShard> slice(const std::string& name);
 
  private:
   void require_open() const;
 
   struct Piece {
-    Block block;
+    StridedBlock block;
     int64_t at = 0;  // in its store
     int64_t stride = 0;
     bool counts = true;
@@ -94,7 +94,7 @@ class State {
 
   // Of a parameter; kOptimizer: of all of it.
   static constexpr int32_t kOptimizer = -1;
-  void add_slices(int32_t parameter, std::vector<StateSlice>& out);
+  void add_slices(int32_t parameter, std::vector<StateShard>& out);
   std::vector<Piece> statistics_pieces(int32_t parameter) const;
 
   const plan::Catalog& catalog_;
@@ -120,11 +120,11 @@ class State {
   int64_t variance_elements_ = 0;
   int64_t first_elements_ = 0;
   int64_t second_elements_ = 0;
-  DeviceBytes momentum_;
-  DeviceBytes variance_;
-  DeviceBytes first_;
-  DeviceBytes second_;
-  DeviceBytes updates_;
+  DeviceBuffer momentum_;
+  DeviceBuffer variance_;
+  DeviceBuffer first_;
+  DeviceBuffer second_;
+  DeviceBuffer updates_;
   int64_t* const given_updates_;
   int64_t own_counters_[2];  // what `steps` and `seed` refer to, unless the caller has counters
   std::unordered_map<std::string, int32_t> numbers_;  // of parameters, by name

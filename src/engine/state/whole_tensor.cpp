@@ -18,7 +18,7 @@ struct RowHeader {
 };
 
 template <typename Visit>
-void for_each_row(const StatePiece& piece, int64_t width, Visit visit) {
+void for_each_row(const StateBlock& piece, int64_t width, Visit visit) {
   for (int64_t i = 0; i < piece.rows; ++i) {
     visit(RowHeader{piece.index + i * piece.index_stride, piece.columns}, piece.data + i * piece.stride * width);
   }
@@ -26,21 +26,21 @@ void for_each_row(const StatePiece& piece, int64_t width, Visit visit) {
 
 }  // namespace
 
-StateTensor gather(const StateSlice& slice, Communicator& communicator) {
+StateTensor gather(const StateShard& slice, Communicator& communicator) {
   const int64_t width = byte_size(slice.info.type);
   StateTensor out{slice.info, {}};
   out.data.resize(static_cast<size_t>(element_count(slice.info.shape) * width));
 
   // Nobody knows what others have: messages say it themselves.
   std::vector<std::byte> mine;
-  for (const StatePiece& piece : slice.pieces) {
+  for (const StateBlock& piece : slice.pieces) {
     if (!piece.counts) continue;
     std::vector<std::byte> copy;
     if (piece.device != nullptr) {
       copy.resize(static_cast<size_t>(piece.rows * piece.columns * width));
       piece.device->read(copy.data(), piece.data, host_rows(piece, width));
     }
-    const StatePiece here = piece.device != nullptr ? on_host(piece, copy.data()) : piece;
+    const StateBlock here = piece.device != nullptr ? on_host(piece, copy.data()) : piece;
     for_each_row(here, width, [&](const RowHeader& row, const std::byte* data) {
       const auto* const header = reinterpret_cast<const std::byte*>(&row);
       mine.insert(mine.end(), header, header + sizeof row);
@@ -74,11 +74,11 @@ StateTensor gather(const StateSlice& slice, Communicator& communicator) {
   return out;
 }
 
-void fill(const StateSlice& slice, std::span<const std::byte> whole) {
+void fill(const StateShard& slice, std::span<const std::byte> whole) {
   const int64_t width = byte_size(slice.info.type);
-  for (const StatePiece& piece : slice.pieces) {
+  for (const StateBlock& piece : slice.pieces) {
     std::vector<std::byte> copy(piece.device != nullptr ? static_cast<size_t>(piece.rows * piece.columns * width) : 0);
-    const StatePiece here = piece.device != nullptr ? on_host(piece, copy.data()) : piece;
+    const StateBlock here = piece.device != nullptr ? on_host(piece, copy.data()) : piece;
     for_each_row(here, width, [&](const RowHeader& row, std::byte* data) {
       std::memcpy(data, whole.data() + row.index * width, static_cast<size_t>(row.count * width));
     });

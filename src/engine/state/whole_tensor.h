@@ -4,16 +4,16 @@
 #include <cstddef>
 #include <span>
 
-#include "engine/state/state_slice.h"
+#include "engine/state/state_shard.h"
 #include "muster/communicator.h"
 
 namespace muster::engine {
 
 // All ranks together; each gets the whole.
-StateTensor gather(const StateSlice& slice, Communicator& communicator);
+StateTensor gather(const StateShard& slice, Communicator& communicator);
 
 // Writes this rank's pieces from the whole.
-void fill(const StateSlice& slice, std::span<const std::byte> whole);
+void fill(const StateShard& slice, std::span<const std::byte> whole);
 
 // Throws InvalidArgument, naming the tensor, unless type, shape and bytes fit.
 void check_like(const StateInfo& expected, const StateTensor& tensor);

@@ -21,7 +21,7 @@ uint64_t stream_of(const std::string& name) {
 }
 
 int64_t round_up(int64_t bytes) {
-  return (bytes + DeviceBytes::kAlign - 1) / DeviceBytes::kAlign * DeviceBytes::kAlign;
+  return (bytes + DeviceBuffer::kAlign - 1) / DeviceBuffer::kAlign * DeviceBuffer::kAlign;
 }
 
 }  // namespace
@@ -103,7 +103,7 @@ Executor::Workshop Executor::best_workshop(const BatchKey& key, bool home, size_
 template <typename Work>
 void Executor::in_lanes(const Run& run, const LanedBatch& batch, Work work) {
   const Workshop shop = best_workshop(batch.key, batch.home, batch.matrices);
-  const int64_t room = workspace_.size() / lanes_ / DeviceBytes::kAlign * DeviceBytes::kAlign;
+  const int64_t room = workspace_.size() / lanes_ / DeviceBuffer::kAlign * DeviceBuffer::kAlign;
   const bool laned = lanes_ > 1 && run.input.stats == nullptr;
   for (size_t first = 0; first < batch.matrices; first += static_cast<size_t>(shop.matrices)) {
     const size_t count = std::min(static_cast<size_t>(shop.matrices), batch.matrices - first);
@@ -162,7 +162,7 @@ void Executor::start_in(const Run& run, size_t w) {
       std::vector<kernels::CopyBlock> blocks;
       for (const GradientStep& step : wave.gradients) {
         if (byte_size(problem_.parameters[step.parameter].grad_dtype) != width) continue;
-        const Block& b = step.block;
+        const StridedBlock& b = step.block;
         blocks.push_back({b.rows, b.columns, base::offset_by(run.input.gradients[step.parameter], b.first, width),
                           b.first_stride, part(run, w) + step.staged, b.columns});
       }
@@ -430,7 +430,7 @@ kernels::Rounding Executor::rounding(const StepInput& input) const {
 kernels::ApplyBlock Executor::apply_block(const Run& run, const Placed<ApplyStep>& placed) const {
   const auto& [step, base] = placed;
   const double multiplier = problem_.parameters[step->parameter].multiplier;
-  const Block& b = step->block;
+  const StridedBlock& b = step->block;
   return {b.rows,
           b.columns,
           base + b.second * wire_bytes_,

@@ -13,7 +13,7 @@ namespace muster::engine {
 
 // rows x columns elements in this rank's memory. Row i starts at element index + i * index_stride of the tensor, in
 // row-major order, and at data + i * stride elements here.
-struct StatePiece {
+struct StateBlock {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t index = 0;
@@ -26,12 +26,12 @@ struct StatePiece {
 
 // Cuts a piece into parts of at most `most` elements, whole rows where they fit, and calls visit(part).
 template <typename Visit>
-void for_each_part(const StatePiece& piece, int64_t width, int64_t most, Visit visit) {
+void for_each_part(const StateBlock& piece, int64_t width, int64_t most, Visit visit) {
   const int64_t columns = std::min(piece.columns, most);
   const int64_t rows = columns == piece.columns && columns > 0 ? most / columns : 1;
   for (int64_t i = 0; i < piece.rows; i += rows) {
     for (int64_t j = 0; j < piece.columns; j += columns) {
-      StatePiece part = piece;
+      StateBlock part = piece;
       part.rows = std::min(rows, piece.rows - i);
       part.columns = std::min(columns, piece.columns - j);
       part.index += i * piece.index_stride + j;
@@ -42,21 +42,21 @@ void for_each_part(const StatePiece& piece, int64_t width, int64_t most, Visit v
 }
 
 // A dense copy on the host, in memory for as many elements.
-inline StatePiece on_host(const StatePiece& piece, std::byte* data) {
-  StatePiece copy = piece;
+inline StateBlock on_host(const StateBlock& piece, std::byte* data) {
+  StateBlock copy = piece;
   copy.data = data;
   copy.stride = piece.columns;
   copy.device = nullptr;
   return copy;
 }
-inline kernels::HostRows host_rows(const StatePiece& piece, int64_t width) {
+inline kernels::HostRows host_rows(const StateBlock& piece, int64_t width) {
   return {piece.rows, piece.columns * width, piece.stride * width, piece.columns * width};
 }
 
 // Over all ranks the pieces that count cover the tensor, every element once.
-struct StateSlice {
+struct StateShard {
   StateInfo info;
-  std::vector<StatePiece> pieces;
+  std::vector<StateBlock> pieces;
 };
 
 }  // namespace muster::engine

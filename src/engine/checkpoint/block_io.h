@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "base/file.h"
-#include "engine/state/state_slice.h"
+#include "engine/state/state_shard.h"
 
 namespace muster::engine {
 
@@ -18,13 +18,13 @@ struct TensorPlace {
 };
 
 // Fails unless the piece lies in a tensor of so many elements and its rows do not overlap.
-void check_piece(const StatePiece& piece, int64_t elements);
+void check_block(const StateBlock& piece, int64_t elements);
 
 // Gathers rows that are neighbours in the file, and writes long ones straight from their memory.
-class PieceWriter {
+class BlockWriter {
  public:
-  explicit PieceWriter(const base::File& file);
-  uint64_t write(const TensorPlace& place, const StatePiece& piece);  // its checksum
+  explicit BlockWriter(const base::File& file);
+  uint64_t write(const TensorPlace& place, const StateBlock& piece);  // its checksum
   void flush();
 
  private:
@@ -41,10 +41,10 @@ enum class Reading : uint8_t {
   kFill,    // writes to the piece's memory
 };
 
-class PieceReader {
+class BlockReader {
  public:
-  PieceReader(const base::File& file, Reading reading);
-  uint64_t read(const TensorPlace& place, const StatePiece& piece);  // its checksum
+  BlockReader(const base::File& file, Reading reading);
+  uint64_t read(const TensorPlace& place, const StateBlock& piece);  // its checksum
 
  private:
   const base::File& file_;

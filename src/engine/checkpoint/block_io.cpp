@@ -1,4 +1,4 @@
-#include "engine/checkpoint/piece_io.h"
+#include "engine/checkpoint/block_io.h"
 
 #include <algorithm>
 #include <cstring>
@@ -16,7 +16,7 @@ constexpr int64_t kBufferBytes = int64_t{1} << 20;
 constexpr int64_t kGapBytes = int64_t{4} << 10;
 
 // One row where rows follow each other in the tensor and in memory.
-StatePiece merged(StatePiece piece) {
+StateBlock merged(StateBlock piece) {
   const bool dense = piece.index_stride == piece.columns && piece.stride == piece.columns;
   if (piece.rows > 1 && dense) {
     piece.columns *= piece.rows;
@@ -27,7 +27,7 @@ StatePiece merged(StatePiece piece) {
 
 }  // namespace
 
-void check_piece(const StatePiece& piece, int64_t elements) {
+void check_block(const StateBlock& piece, int64_t elements) {
   bool good = piece.rows >= 0 && piece.columns >= 0 && piece.index >= 0;
   if (good && (piece.rows == 0 || piece.columns == 0)) return;
   int64_t end = 0;
@@ -46,16 +46,16 @@ void check_piece(const StatePiece& piece, int64_t elements) {
   }
 }
 
-PieceWriter::PieceWriter(const base::File& file)
+BlockWriter::BlockWriter(const base::File& file)
     : file_(file), buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)) {}
 
-uint64_t PieceWriter::write(const TensorPlace& place, const StatePiece& strided) {
-  const StatePiece piece = merged(strided);
+uint64_t BlockWriter::write(const TensorPlace& place, const StateBlock& strided) {
+  const StateBlock piece = merged(strided);
   const int64_t most = kBufferBytes / place.width;
   uint64_t sum = 0;
   if (piece.device != nullptr) {
     const auto copy = std::make_unique_for_overwrite<std::byte[]>(kBufferBytes);
-    for_each_part(piece, place.width, most, [&](const StatePiece& part) {
+    for_each_part(piece, place.width, most, [&](const StateBlock& part) {
       part.device->read(copy.get(), part.data, host_rows(part, place.width));
       sum += write(place, on_host(part, copy.get()));
     });
@@ -73,7 +73,7 @@ uint64_t PieceWriter::write(const TensorPlace& place, const StatePiece& strided)
   return sum;
 }
 
-void PieceWriter::append(int64_t offset, const std::byte* data, int64_t bytes) {
+void BlockWriter::append(int64_t offset, const std::byte* data, int64_t bytes) {
   if (offset != begin_ + held_ || held_ + bytes > kBufferBytes) flush();
   if (bytes == kBufferBytes) {
     file_.write_at(offset, data, bytes);
@@ -84,21 +84,21 @@ void PieceWriter::append(int64_t offset, const std::byte* data, int64_t bytes) {
   held_ += bytes;
 }
 
-void PieceWriter::flush() {
+void BlockWriter::flush() {
   file_.write_at(begin_, buffer_.get(), held_);
   held_ = 0;
 }
 
-PieceReader::PieceReader(const base::File& file, Reading reading)
+BlockReader::BlockReader(const base::File& file, Reading reading)
     : file_(file), reading_(reading), buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)) {}
 
-uint64_t PieceReader::read(const TensorPlace& place, const StatePiece& strided) {
-  const StatePiece piece = merged(strided);
+uint64_t BlockReader::read(const TensorPlace& place, const StateBlock& strided) {
+  const StateBlock piece = merged(strided);
   const int64_t most = kBufferBytes / place.width;  // elements that fit
   uint64_t sum = 0;
   if (piece.device != nullptr && reading_ == Reading::kFill) {
     const auto copy = std::make_unique_for_overwrite<std::byte[]>(kBufferBytes);
-    for_each_part(piece, place.width, most, [&](const StatePiece& part) {
+    for_each_part(piece, place.width, most, [&](const StateBlock& part) {
       sum += read(place, on_host(part, copy.get()));
       part.device->write(part.data, copy.get(), host_rows(part, place.width));
     });
