@@ -11,15 +11,17 @@
 
 namespace muster::base {
 
+// One step of splitmix64: cheap, and every bit of the input reaches every bit of the result.
+constexpr uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
 class Hash {
  public:
-  void add(uint64_t value) {
-    // The finalizer of splitmix64 over a running sum: cheap, and every bit of the input reaches every bit of the state.
-    state_ += value + 0x9e3779b97f4a7c15;
-    state_ = (state_ ^ (state_ >> 30)) * 0xbf58476d1ce4e5b9;
-    state_ = (state_ ^ (state_ >> 27)) * 0x94d049bb133111eb;
-    state_ ^= state_ >> 31;
-  }
+  void add(uint64_t value) { state_ = mix(state_ + value); }
   void add(int64_t value) { add(static_cast<uint64_t>(value)); }
   void add(int32_t value) { add(static_cast<int64_t>(value)); }
   void add(double value) { add(std::bit_cast<uint64_t>(value)); }

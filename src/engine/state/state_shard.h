@@ -1,4 +1,4 @@
-// A rank's part of an unsharded tensor: what export, import and checkpoints read and write.
+// A rank's shard of a state tensor: what export, import and checkpoints read and write.
 #pragma once
 
 #include <algorithm>
@@ -20,43 +20,46 @@ struct StateBlock {
   int64_t index_stride = 0;
   std::byte* data = nullptr;
   int64_t stride = 0;
-  bool counts = true;                  // false where another rank has the same elements and stands for them
-  kernels::Kernels* device = nullptr;  // whose memory `data` is; null: the host's
+  bool primary = true;                 // false: a copy; another rank's primary block has the same elements
+  kernels::Kernels* device = nullptr;  // the device of `data`; null: host memory
 };
 
-// Cuts a piece into parts of at most `most` elements, whole rows where they fit, and calls visit(part).
+// Over all ranks, the primary blocks cover every element of the tensor exactly once. Only they are exported and saved;
+// import and load fill copies too.
+struct StateShard {
+  StateInfo info;  // of the unsharded tensor
+  std::vector<StateBlock> blocks;
+};
+
+// Cuts a block into parts of at most `most` elements of `width` bytes, whole rows where they fit, and calls
+// visit(part).
 template <typename Visit>
-void for_each_part(const StateBlock& piece, int64_t width, int64_t most, Visit visit) {
-  const int64_t columns = std::min(piece.columns, most);
-  const int64_t rows = columns == piece.columns && columns > 0 ? most / columns : 1;
-  for (int64_t i = 0; i < piece.rows; i += rows) {
-    for (int64_t j = 0; j < piece.columns; j += columns) {
-      StateBlock part = piece;
-      part.rows = std::min(rows, piece.rows - i);
-      part.columns = std::min(columns, piece.columns - j);
-      part.index += i * piece.index_stride + j;
-      part.data += (i * piece.stride + j) * width;
+void for_each_part(const StateBlock& block, int64_t width, int64_t most, Visit visit) {
+  const int64_t columns = std::min(block.columns, most);
+  const int64_t rows = columns == block.columns && columns > 0 ? most / columns : 1;
+  for (int64_t i = 0; i < block.rows; i += rows) {
+    for (int64_t j = 0; j < block.columns; j += columns) {
+      StateBlock part = block;
+      part.rows = std::min(rows, block.rows - i);
+      part.columns = std::min(columns, block.columns - j);
+      part.index += i * block.index_stride + j;
+      part.data += (i * block.stride + j) * width;
       visit(part);
     }
   }
 }
 
-// A dense copy on the host, in memory for as many elements.
-inline StateBlock on_host(const StateBlock& piece, std::byte* data) {
-  StateBlock copy = piece;
+// The same elements as a dense copy in host memory at `data`.
+inline StateBlock on_host(const StateBlock& block, std::byte* data) {
+  StateBlock copy = block;
   copy.data = data;
-  copy.stride = piece.columns;
+  copy.stride = block.columns;
   copy.device = nullptr;
   return copy;
 }
-inline kernels::HostRows host_rows(const StateBlock& piece, int64_t width) {
-  return {piece.rows, piece.columns * width, piece.stride * width, piece.columns * width};
+// The rows that a copy between a block on a device and its dense copy moves.
+inline kernels::HostRows host_rows(const StateBlock& block, int64_t width) {
+  return {block.rows, block.columns * width, block.stride * width, block.columns * width};
 }
-
-// Over all ranks the pieces that count cover the tensor, every element once.
-struct StateShard {
-  StateInfo info;
-  std::vector<StateBlock> pieces;
-};
 
 }  // namespace muster::engine

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/alignment.h"
 #include "base/offset_pointer.h"
 #include "kernels/step_scale.h"
 #include "muster/error.h"
@@ -20,9 +21,7 @@ uint64_t stream_of(const std::string& name) {
   return hash;
 }
 
-int64_t round_up(int64_t bytes) {
-  return (bytes + DeviceBuffer::kAlign - 1) / DeviceBuffer::kAlign * DeviceBuffer::kAlign;
-}
+int64_t round_up(int64_t bytes) { return base::round_up(bytes, DeviceBuffer::kAlign); }
 
 }  // namespace
 
@@ -154,7 +153,7 @@ void Executor::start_in(const Run& run, size_t w) {
   const WaveProgram& wave = run.wave(w);
   {
     const auto timed = recorder_.span(Stage::kPack, static_cast<int32_t>(w));
-    clear(run, w, wave.zero);
+    clear(run, w, wave.padding.clear_in);
     pack(run, placed<PackStep>(wave.pack, part(run, w)));
     copy(run, w, wave.gather);
     copy_lines(run, w, wave.lines_in, Lines::kToPart);
@@ -258,7 +257,8 @@ void Executor::orthogonalize(const Run& run, size_t w, const OwnedBatch& batch) 
                                            ? reinterpret_cast<float*>(part(run, w) + m.assembled_variance)
                                            : state_.variance(m.parameter, m.variance);
                matrices.push_back({part(run, w) + m.assembled * wire_bytes_, variance,
-                                   m.parameter < 0 ? nullptr : active(run, m.parameter), gram_error(run, m.measured)});
+                                   m.parameter == kZeroMatrix ? nullptr : active(run, m.parameter),
+                                   gram_error(run, m.measured)});
              }
              orthogonalize(w, batch.key, matrices, {workspace, shop.kernel_bytes});
            });
@@ -369,7 +369,7 @@ void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps
   std::vector<kernels::ElementRange> ranges;
   for (size_t i = 0; i < steps.size(); ++i) {
     const RangeStep& step = steps[i];
-    const bool counts = !state_.held(step.parameter) || state_.stands_for(step.parameter);
+    const bool counts = !state_.holders_keep(step.parameter) || state_.is_primary(step.parameter);
     if (run.input.stats != nullptr && counts) {
       change_watched(run, step, range(run, w, step));
       continue;
@@ -460,7 +460,7 @@ void Executor::start_out(const Run& run, size_t w) {
   const WaveProgram& wave = run.wave(w);
   {
     const auto timed = recorder_.span(Stage::kStage, static_cast<int32_t>(w));
-    clear(run, w, wave.zero_out);
+    clear(run, w, wave.padding.clear_out);
     copy(run, w, wave.stage_out);
     copy_lines(run, w, wave.stage_lines);
     copy_lines(run, w, wave.lines_out, Lines::kToPart);

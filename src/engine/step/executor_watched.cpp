@@ -26,7 +26,7 @@ StridedBlock rows_of(const StridedBlock& block, int64_t row, int64_t rows) {
 void Executor::apply_watched(const Run& run, std::span<const Placed<ApplyStep>> steps) {
   for (const auto& [step, base] : steps) {
     const int32_t p = step->parameter;
-    const bool counts = catalog_.class_at(step->matrix).weights_back || state_.stands_for(p);
+    const bool counts = catalog_.class_at(step->matrix).weights_back || state_.is_primary(p);
     const StridedBlock& block = step->block;
     const int64_t height = std::max<int64_t>(1, kPiece / std::max<int64_t>(block.columns, 1));
     for (int64_t row = 0; row < block.rows; row += height) {
