@@ -81,17 +81,17 @@ StateTensor Optimizer::Impl::export_state(const std::string& name) {
   require_whole();
   require_no_step();
   settle_all();
-  const std::optional<engine::StateShard> slice = state_->find_shard(name);
-  if (!slice) throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", name));
-  return or_break("export of state", [&] { return engine::export_tensor(*slice, *communicator_); });
+  const std::optional<engine::StateShard> shard = state_->find_shard(name);
+  if (!shard) throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", name));
+  return or_break("export of state", [&] { return engine::export_tensor(*shard, *communicator_); });
 }
 
 void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
   require_no_step();
   settle(0);
-  std::vector<engine::StateShard> slices = state_->shards();
+  std::vector<engine::StateShard> shards = state_->shards();
   std::map<std::string, engine::StateShard*> by_name;
-  for (engine::StateShard& slice : slices) by_name[slice.info.name] = &slice;
+  for (engine::StateShard& shard : shards) by_name[shard.info.name] = &shard;
   std::set<std::string_view> given;
   engine::together(*communicator_, "check state", [&] {
     for (const StateTensor& tensor : tensors) {
@@ -119,18 +119,18 @@ void Optimizer::Impl::save(const std::string& directory) {
   require_whole();
   require_no_step();
   settle_all();
-  const std::vector<engine::StateShard> slices = state_->shards();
+  const std::vector<engine::StateShard> shards = state_->shards();
   or_refuse(fmt::format("the checkpoint after step {}", state_->steps), [&] {
-    engine::save_checkpoint(directory, {state_->steps, {}}, slices, *communicator_);
+    engine::save_checkpoint(directory, {state_->steps, {}}, shards, *communicator_);
   });
 }
 
 void Optimizer::Impl::load(const std::string& directory) {
   require_no_step();
   settle(0);
-  const std::vector<engine::StateShard> slices = state_->shards();
+  const std::vector<engine::StateShard> shards = state_->shards();
   try {
-    engine::load_checkpoint(directory, slices, *communicator_);
+    engine::load_checkpoint(directory, shards, *communicator_);
   } catch (const InvalidArgument&) {
     throw;  // nothing was changed
   } catch (const Error& error) {

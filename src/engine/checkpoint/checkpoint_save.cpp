@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <random>
 #include <unistd.h>
+#include <utility>
 
 #include "base/file.h"
 #include "base/limits.h"

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/program/program.h"
+#include "muster/error.h"
 #include "plan/scratch.h"
 
 namespace muster::engine {
@@ -13,6 +14,12 @@ bool holders_gather(const Wave& wave) {
 }
 
 bool holders_orthogonalize(const Wave& wave) { return wave.transport == Transport::kGather; }
+
+bool gathers_as_holder(const ProgramInput& input, int32_t matrix) {
+  if (!holders_gather(input.plan.waves[input.plan.wave[matrix]])) return false;
+  if (input.catalog.class_at(matrix).all_replicas) throw Internal("a gather cannot average replicas");
+  return input.catalog.holders_of(matrix).find(input.rank) != nullptr;
+}
 
 void add_zero_matrices(const ProgramInput& input, int32_t wave, WaveProgram& program,
                        std::map<BatchKey, OwnedBatch>& batches) {

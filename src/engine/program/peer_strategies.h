@@ -31,6 +31,8 @@ inline constexpr int32_t kZeroMatrix = -1;
 bool holders_gather(const Wave& wave);
 // True if they also orthogonalize it, each for itself.
 bool holders_orthogonalize(const Wave& wave);
+// True if this rank is a holder that gathers the matrix.
+bool gathers_as_holder(const ProgramInput& input, int32_t matrix);
 
 // Adds the matrices of zeros that this rank orthogonalizes in the wave, and the ranges to clear for them.
 void add_zero_matrices(const ProgramInput& input, int32_t wave, WaveProgram& program,

@@ -1,9 +1,9 @@
 // Where a wave puts matrices, statistics, sums and messages in its part of the arena. plan/scratch.h counts the same.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "engine/program/wave_compiler.h"
-#include "muster/error.h"
 #include "plan/replicas.h"
 #include "plan/scratch.h"
 #include "plan/statistics_routes.h"
@@ -34,8 +34,7 @@ void WaveCompiler::place_matrices() {
   std::map<BatchKey, OwnedBatch> batches;
   for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
     if (!input_.in_wave(j, number_)) continue;
-    const bool gathers = holders_gather(wave()) && catalog_.holders_of(j).find(rank_) != nullptr;
-    if (holders_gather(wave()) && class_at(j).all_replicas) throw Internal("a gather cannot average replicas");
+    const bool gathers = gathers_as_holder(input_, j);
     const bool owns = plan::owner_for(catalog_, input_.plan, j, rank_) == rank_;
     if (!owns && !gathers) continue;
     if (owns && catalog_.holders_of(j).stays_home(rank_, plan::in_each_replica(input_.plan, j)) &&
