@@ -32,13 +32,12 @@ class WaveCompiler {
   void place_sums(const plan::Exchange& in);
   void place_sum(const plan::Segment& segment, int64_t sum);
   void place_messages(const plan::Exchange& in, const plan::Exchange& out);
-  StagedMessage place_message(const plan::Message& message);
   std::vector<StagedMessage> place_each(const Messages& messages);
   std::vector<StagedMessage> place_equal_once(const Messages& messages);
 
-  // Steps up to the exchange in: wave_in.cpp.
+  // Steps up to the exchange in: wave_in.cpp. `begin` is the byte where a message is staged.
   void compile_in(const plan::Exchange& in);
-  void pack_local(const Segments& segments);
+  void pack_local(Segments segments);
   void pack_message(const plan::Message& message, int64_t begin);
   void unpack_message(const plan::Message& message, int64_t begin);
   void pack(std::vector<PackStep>& steps, Segments segments, const Blocks& to);
@@ -51,7 +50,8 @@ class WaveCompiler {
   void apply(std::vector<ApplyStep>& steps, const plan::Segment& segment, const Blocks& from);
   void add_weights(std::vector<WeightStep>& steps, const plan::Segment& segment, int64_t message) const;
 
-  // `second` of a segment's blocks is in the matrix; in the assembled matrix; dense in a message that begins at a byte.
+  // The blocks of segments of one matrix. `second` is an element of the matrix, a wire element of the assembled matrix,
+  // or a wire element of the message that begins at a byte, where the segments are dense.
   Blocks blocks_of(const plan::Segment& segment) const;
   Blocks blocks_of(Segments segments) const;
   Blocks assembled_blocks(Segments segments) const;

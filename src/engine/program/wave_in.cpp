@@ -32,7 +32,7 @@ void WaveCompiler::compile_in(const plan::Exchange& in) {
   for (const auto& [rank, step] : sum_steps_) program_.sum.push_back(step);
 }
 
-void WaveCompiler::pack_local(const Segments& segments) {
+void WaveCompiler::pack_local(Segments segments) {
   if (averages(segments[0])) {
     for (const plan::Segment& segment : segments) add_sums(rank_, segment, -1);
   } else if (HomeMatrix* const home = find_home(segments[0].matrix)) {
