@@ -34,16 +34,16 @@ struct Shard {
     for (int64_t t = 0; t < kTensors; ++t) {
       auto* const data = reinterpret_cast<std::byte*>(memory.data() + t * mine);
       const int64_t cut = kColumns / kRanks;
-      const StatePiece piece = columns ? StatePiece{kRows, cut, rank * cut, kColumns, data, cut}
-                                       : StatePiece{kRows / kRanks, kColumns, rank * mine, kColumns, data, kColumns};
-      StateSlice& slice = slices.emplace_back();
-      slice.info.name = "t" + std::to_string(t);
-      slice.info.shape = {kRows, kColumns};
-      slice.pieces = {piece};
+      const StateBlock block = columns ? StateBlock{kRows, cut, rank * cut, kColumns, data, cut}
+                                       : StateBlock{kRows / kRanks, kColumns, rank * mine, kColumns, data, kColumns};
+      StateShard& tensor = tensors.emplace_back();
+      tensor.info.name = "t" + std::to_string(t);
+      tensor.info.shape = {kRows, kColumns};
+      tensor.blocks = {block};
     }
   }
   std::vector<float> memory;
-  std::vector<StateSlice> slices;
+  std::vector<StateShard> tensors;
 };
 
 template <typename Body>
@@ -68,10 +68,10 @@ void save_and_load(benchmark::State& state) {
   }
   const auto save_all = [&] {
     on_ranks(communicators,
-             [&](Communicator& comm) { save_checkpoint(directory, {}, shards[comm.rank()].slices, comm); });
+             [&](Communicator& comm) { save_checkpoint(directory, {}, shards[comm.rank()].tensors, comm); });
   };
   const auto load_all = [&] {
-    on_ranks(communicators, [&](Communicator& comm) { load_checkpoint(directory, shards[comm.rank()].slices, comm); });
+    on_ranks(communicators, [&](Communicator& comm) { load_checkpoint(directory, shards[comm.rank()].tensors, comm); });
   };
   if (load) save_all();
   for (auto _ : state) load ? load_all() : save_all();

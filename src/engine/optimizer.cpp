@@ -47,9 +47,17 @@ void Optimizer::Impl::build() {
   plan_ = make_plan(problem_, options_.plan);
   kernels_ = make_kernels(options_.device, options_.threads);
   recorder_.follow(kernels_->stream());
-  state_.emplace(*catalog_, plan_, rank_, options_, memory_, *kernels_);
+  state_.emplace(engine::StateInput{.catalog = *catalog_,
+                                    .plan = plan_,
+                                    .rank = rank_,
+                                    .options = options_,
+                                    .memory = memory_,
+                                    .kernels = *kernels_});
   const engine::Program& all =
-      programs_.emplace(std::vector<bool>{}, engine::compile(*catalog_, plan_, rank_, group_of_, {}, *state_))
+      programs_
+          .emplace(
+              std::vector<bool>{},
+              engine::compile({.catalog = *catalog_, .plan = plan_, .rank = rank_, .group_of = group_of_}, *state_))
           .first->second;
   state_->allocate();
   const int64_t cap = options_.plan.strategy == Strategy::kGlobal ? options_.plan.scratch_bytes : 0;
@@ -118,7 +126,11 @@ const engine::Program& Optimizer::Impl::program(const std::vector<bool>& active)
   if (found != programs_.end()) return found->second;
   if (programs_.size() >= kMostPrograms) programs_.erase(std::prev(programs_.end()));  // the first one is everybody's
   engine::Program& made =
-      programs_.emplace(key, engine::compile(*catalog_, plan_, rank_, group_of_, key, *state_)).first->second;
+      programs_
+          .emplace(key, engine::compile(
+                            {.catalog = *catalog_, .plan = plan_, .rank = rank_, .group_of = group_of_, .active = key},
+                            *state_))
+          .first->second;
   made.number = ++compiled_;
   return made;
 }
@@ -330,7 +342,7 @@ const std::vector<TraceEvent>& Optimizer::trace() const { return impl_->recorder
 
 std::vector<StateInfo> Optimizer::state() const {
   std::vector<StateInfo> out;
-  for (const engine::StateSlice& slice : impl_->state_->slices()) out.push_back(slice.info);
+  for (const engine::StateShard& shard : impl_->state_->shards()) out.push_back(shard.info);
   return out;
 }
 StateTensor Optimizer::export_state(const std::string& name) { return impl_->export_state(name); }

@@ -10,7 +10,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_tensors.h"
 #include "engine/optimizer_impl.h"
-#include "engine/state/whole_tensor.h"
+#include "engine/state/export_import.h"
 #include "engine/step/fail_together.h"
 
 namespace muster {
@@ -61,7 +61,7 @@ void Optimizer::Impl::move_state(int32_t parameter, const StateMemory& state) {
   check_number(parameter);
   ParameterMemory& memory = memory_[parameter];
   const bool any = state.momentum != nullptr || state.second != nullptr || state.statistics != nullptr;
-  if (any && !state_->held(parameter)) {
+  if (any && !state_->holders_keep(parameter)) {
     throw InvalidArgument(fmt::format("parameter '{}': the engine keeps its state, not its holders",
                                       problem_.parameters[parameter].name));
   }
@@ -81,17 +81,17 @@ StateTensor Optimizer::Impl::export_state(const std::string& name) {
   require_whole();
   require_no_step();
   settle_all();
-  const std::optional<engine::StateSlice> slice = state_->slice(name);
-  if (!slice) throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", name));
-  return or_break("export of state", [&] { return engine::gather(*slice, *communicator_); });
+  const std::optional<engine::StateShard> shard = state_->find_shard(name);
+  if (!shard) throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", name));
+  return or_break("export of state", [&] { return engine::export_tensor(*shard, *communicator_); });
 }
 
 void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
   require_no_step();
   settle(0);
-  std::vector<engine::StateSlice> slices = state_->slices();
-  std::map<std::string, engine::StateSlice*> by_name;
-  for (engine::StateSlice& slice : slices) by_name[slice.info.name] = &slice;
+  std::vector<engine::StateShard> shards = state_->shards();
+  std::map<std::string, engine::StateShard*> by_name;
+  for (engine::StateShard& shard : shards) by_name[shard.info.name] = &shard;
   std::set<std::string_view> given;
   engine::together(*communicator_, "check state", [&] {
     for (const StateTensor& tensor : tensors) {
@@ -102,13 +102,13 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
       if (found == by_name.end()) {
         throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", tensor.name));
       }
-      engine::check_like(found->second->info, tensor);
+      engine::check_import(found->second->info, tensor);
     }
   });
   // Or some would go on while others are still broken.
   engine::check_same(*communicator_, "import state", fmt::format("{}", fmt::join(given, "\n")));
   for (const StateTensor& tensor : tensors) {
-    engine::fill(*by_name.at(tensor.name), tensor.data);
+    engine::import_tensor(*by_name.at(tensor.name), tensor.data);
     by_name.erase(tensor.name);
   }
   if (by_name.empty()) broken_.clear();
@@ -119,18 +119,18 @@ void Optimizer::Impl::save(const std::string& directory) {
   require_whole();
   require_no_step();
   settle_all();
-  const std::vector<engine::StateSlice> slices = state_->slices();
+  const std::vector<engine::StateShard> shards = state_->shards();
   or_refuse(fmt::format("the checkpoint after step {}", state_->steps), [&] {
-    engine::save_checkpoint(directory, {state_->steps, {}}, slices, *communicator_);
+    engine::save_checkpoint(directory, {state_->steps, {}}, shards, *communicator_);
   });
 }
 
 void Optimizer::Impl::load(const std::string& directory) {
   require_no_step();
   settle(0);
-  const std::vector<engine::StateSlice> slices = state_->slices();
+  const std::vector<engine::StateShard> shards = state_->shards();
   try {
-    engine::load_checkpoint(directory, slices, *communicator_);
+    engine::load_checkpoint(directory, shards, *communicator_);
   } catch (const InvalidArgument&) {
     throw;  // nothing was changed
   } catch (const Error& error) {

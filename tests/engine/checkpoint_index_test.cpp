@@ -17,14 +17,14 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-std::vector<StateSlice> slices() {
-  std::vector<StateSlice> slices;
-  for (const test::WholeTensor& tensor : test::whole_state(0)) slices.push_back(tensor.slice);
-  return slices;
+std::vector<StateShard> tensors() {
+  std::vector<StateShard> tensors;
+  for (const test::WholeTensor& tensor : test::whole_state(0)) tensors.push_back(tensor.shard);
+  return tensors;
 }
 
 TEST(CheckpointIndex, ReadsWhatItWrote) {
-  CheckpointIndex index = lay_out({7, {{"a", "b\n\"c\""}, {"", ""}}}, slices(), 500, 0xfedcba9876543210);
+  CheckpointIndex index = lay_out({7, {{"a", "b\n\"c\""}, {"", ""}}}, tensors(), 500, 0xfedcba9876543210);
   index.files[0].tensors[0].checksum = 0xffffffffffffffff;
   const std::string text = index_text(index);
   const CheckpointIndex read = parse_index(text, "index");
@@ -34,7 +34,7 @@ TEST(CheckpointIndex, ReadsWhatItWrote) {
 }
 
 TEST(CheckpointIndex, FillsFilesUpToTheirLimitAndPutsWideElementsFirst) {
-  const CheckpointIndex index = lay_out({7, {}}, slices(), 1000, 1);
+  const CheckpointIndex index = lay_out({7, {}}, tensors(), 1000, 1);
   std::vector<std::vector<std::string>> names;
   for (const FileEntry& file : index.files) {
     names.emplace_back();
@@ -46,7 +46,7 @@ TEST(CheckpointIndex, FillsFilesUpToTheirLimitAndPutsWideElementsFirst) {
                        {"counts", "experts:variance", "norm \"x\" é:first", "empty:second", "experts:mantissa"}}));
   EXPECT_EQ(index.files[1].name, "muster.7.0000000000000001.00001.safetensors");
   // A file for each, however small the limit.
-  EXPECT_EQ(lay_out({}, slices(), 0, 1).files.size(), 7);  // one holds nothing beside the tensor before
+  EXPECT_EQ(lay_out({}, tensors(), 0, 1).files.size(), 7);  // one holds nothing beside the tensor before
 }
 
 TEST(CheckpointIndex, RefusesWhatIsNotAnIndex) {

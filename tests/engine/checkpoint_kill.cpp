@@ -36,7 +36,7 @@ struct Progress {
       const test::WholeState state = test::whole_state(s);
       test::Shard shard(state, rank, kRanks, static_cast<int>(s % test::kCuts));
       shard.take(state);
-      engine::save_checkpoint(directory, {s, {}}, shard.slices, *communicators[rank], {.file_bytes = 300});
+      engine::save_checkpoint(directory, {s, {}}, shard.tensors, *communicators[rank], {.file_bytes = 300});
       if (rank == 0) progress.saved = s;
     }
   };
@@ -50,7 +50,7 @@ struct Progress {
 int64_t load(const std::string& directory) {
   test::Shard shard(test::whole_state(0), 0, 1, 0);
   const auto comm = make_local_communicators(1);
-  const int64_t step = engine::load_checkpoint(directory, shard.slices, *comm[0]).step;
+  const int64_t step = engine::load_checkpoint(directory, shard.tensors, *comm[0]).step;
   if (!shard.holds(test::whole_state(step))) throw std::runtime_error("mixed states");
   return step;
 }

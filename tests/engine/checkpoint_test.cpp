@@ -44,7 +44,7 @@ class Checkpoints : public testing::Test {
     test::run_ranks(ranks, [&](Communicator& comm) {
       Shard shard(state, comm.rank(), ranks, cut);
       shard.take(state);
-      save_checkpoint(directory_, {step, {{"rule", "muon \"a\"\n"}}}, shard.slices, comm, options);
+      save_checkpoint(directory_, {step, {{"rule", "muon \"a\"\n"}}}, shard.tensors, comm, options);
     });
   }
 
@@ -52,7 +52,7 @@ class Checkpoints : public testing::Test {
     const WholeState state = whole_state(step);
     test::run_ranks(ranks, [&](Communicator& comm) {
       Shard shard(state, comm.rank(), ranks, cut);
-      const CheckpointMeta meta = load_checkpoint(directory_, shard.slices, comm);
+      const CheckpointMeta meta = load_checkpoint(directory_, shard.tensors, comm);
       EXPECT_EQ(meta, (CheckpointMeta{step, {{"rule", "muon \"a\"\n"}}}));
       EXPECT_TRUE(shard.holds(state)) << "rank " << comm.rank();
     });
@@ -64,7 +64,7 @@ class Checkpoints : public testing::Test {
     const auto load = [&](Communicator& comm) {
       Shard shard(wanted, comm.rank(), ranks, 0);
       try {
-        load_checkpoint(directory_, shard.slices, comm);
+        load_checkpoint(directory_, shard.tensors, comm);
       } catch (const InvalidArgument& error) {
         errors[comm.rank()] = error.what();
       }
@@ -146,12 +146,12 @@ TEST_F(Checkpoints, AreSafetensorsFilesOfWholeTensors) {
     const auto json = nlohmann::json::parse(text.substr(8, static_cast<size_t>(header)));
     for (const model::Tensor& tensor : tensors) {
       const auto whole =
-          std::find_if(state.begin(), state.end(), [&](const auto& t) { return t.slice.info.name == tensor.name; });
+          std::find_if(state.begin(), state.end(), [&](const auto& t) { return t.shard.info.name == tensor.name; });
       ASSERT_NE(whole, state.end()) << tensor.name;
-      EXPECT_EQ(tensor.shape, whole->slice.info.shape);
-      EXPECT_EQ(tensor.dtype, dtype_name(whole->slice.info.type));
+      EXPECT_EQ(tensor.shape, whole->shard.info.shape);
+      EXPECT_EQ(tensor.dtype, dtype_name(whole->shard.info.type));
       const size_t begin = json[tensor.name]["data_offsets"][0];
-      EXPECT_EQ(begin % static_cast<size_t>(width(whole->slice.info.type)), 0) << "not aligned";
+      EXPECT_EQ(begin % static_cast<size_t>(byte_size(whole->shard.info.type)), 0) << "not aligned";
       EXPECT_EQ(text.substr(8 + static_cast<size_t>(header) + begin, whole->data.size()),
                 std::string(reinterpret_cast<const char*>(whole->data.data()), whole->data.size()));
       ++seen;
@@ -170,14 +170,14 @@ TEST_F(Checkpoints, HoldTensorsLargerThanTheBuffer) {
     for (size_t i = 0; i < state[t].data.size(); ++i) {
       state[t].data[i] = static_cast<std::byte>((i * 2654435761 + t) >> 13);
     }
-    state[t].slice.info = {"t" + std::to_string(t), StateType::kF32, {kRows, kColumns}};
+    state[t].shard.info = {"t" + std::to_string(t), StateType::kF32, {kRows, kColumns}};
   }
   test::run_ranks(2, [&](Communicator& comm) {
     Shard shard(state, comm.rank(), comm.size(), 0);
     shard.take(state);
-    save_checkpoint(directory_, {}, shard.slices, comm);
+    save_checkpoint(directory_, {}, shard.tensors, comm);
     Shard loaded(state, comm.rank(), comm.size(), 2);
-    load_checkpoint(directory_, loaded.slices, comm);
+    load_checkpoint(directory_, loaded.tensors, comm);
     EXPECT_TRUE(loaded.holds(state));
   });
 }
@@ -281,10 +281,10 @@ TEST_F(Checkpoints, MixedFromTwoSavesAreRefused) {
 TEST_F(Checkpoints, OfOtherTensorsAreRefused) {
   save(0, 2);
   WholeState wanted = whole_state(0);
-  wanted[1].slice.info.shape = {9, 17};
+  wanted[1].shard.info.shape = {9, 17};
   EXPECT_THAT(refusal(wanted, 3), HasSubstr("tensor 'blocks.0.q:weight' is F32 [17, 9], but F32 [9, 17] here"));
   wanted = whole_state(0);
-  wanted[0].slice.info.type = StateType::kU16;
+  wanted[0].shard.info.type = StateType::kU16;
   EXPECT_THAT(refusal(wanted, 3), HasSubstr("tensor 'blocks.0.q:momentum' is BF16 [17, 9], but U16 [17, 9] here"));
   wanted = whole_state(0);
   wanted.erase(wanted.begin() + 3);
@@ -302,16 +302,16 @@ std::vector<std::string> failed_save(const std::string& directory, int32_t ranks
   test::run_ranks(ranks, [&](Communicator& comm) {
     Shard shard(state, comm.rank(), ranks, 1);
     shard.take(state);
-    change(comm.rank(), shard.slices);
+    change(comm.rank(), shard.tensors);
     try {
-      save_checkpoint(directory, {77, {}}, shard.slices, comm, {.file_bytes = 100});
+      save_checkpoint(directory, {77, {}}, shard.tensors, comm, {.file_bytes = 100});
     } catch (const InvalidArgument& error) {
       errors[comm.rank()] = error.what();
     }
   });
   return errors;
 }
-void nothing(int32_t, std::vector<StateSlice>&) {}
+void nothing(int32_t, std::vector<StateShard>&) {}
 
 TEST_F(Checkpoints, IntoNoDirectoryFailOnAllRanks) {
   write(root_ + "/run", "a file");
@@ -322,13 +322,13 @@ TEST_F(Checkpoints, IntoNoDirectoryFailOnAllRanks) {
 TEST_F(Checkpoints, ThatFailOnOneRankFailOnAll) {
   save(1);
   const auto before = files();
-  const auto errors = failed_save(directory_, 5, [](int32_t rank, std::vector<StateSlice>& slices) {
-    if (rank == 3) slices[1].pieces[0].index = 153;
+  const auto errors = failed_save(directory_, 5, [](int32_t rank, std::vector<StateShard>& tensors) {
+    if (rank == 3) tensors[1].blocks[0].index = 153;
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 3"), HasSubstr("tensor 'blocks.0.q:weight'"))));
   EXPECT_THAT(failed_save(directory_, 5,
-                          [](int32_t rank, std::vector<StateSlice>& slices) {
-                            if (rank == 3) slices[1].info.name = "other";
+                          [](int32_t rank, std::vector<StateShard>& tensors) {
+                            if (rank == 3) tensors[1].info.name = "other";
                           }),
               Each(HasSubstr("ranks disagree")));
   EXPECT_EQ(files(), before);
@@ -368,8 +368,8 @@ TEST_F(Checkpoints, ThatMissAnElementAreABug) {
   test::run_ranks(3, [&](Communicator& comm) {
     Shard shard(state, comm.rank(), 3, 0);
     shard.take(state);
-    shard.slices[0].pieces[0].counts = false;
-    EXPECT_THROW(save_checkpoint(directory_, {}, shard.slices, comm), Internal);
+    shard.tensors[0].blocks[0].primary = false;
+    EXPECT_THROW(save_checkpoint(directory_, {}, shard.tensors, comm), Internal);
   });
   EXPECT_TRUE(files().empty());
 }
@@ -378,10 +378,10 @@ TEST_F(Checkpoints, OfNamesThatNoIndexCanHoldAreRefused) {
   const auto error = [&](const std::string& name) {
     std::string text = "saved";
     WholeState state = whole_state(0);
-    state[0].slice.info.name = name;
+    state[0].shard.info.name = name;
     Shard shard(state, 0, 1, 0);
     try {
-      save_checkpoint(directory_, {}, shard.slices, *make_local_communicators(1)[0]);
+      save_checkpoint(directory_, {}, shard.tensors, *make_local_communicators(1)[0]);
     } catch (const InvalidArgument& refused) {
       text = refused.what();
     }

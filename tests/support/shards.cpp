@@ -7,45 +7,45 @@ namespace muster::test {
 
 namespace {
 
-using engine::StatePiece;
-using engine::StateSlice;
+using engine::StateBlock;
+using engine::StateShard;
 
 int64_t width_of(StateType type) { return type == StateType::kF32 ? 4 : type == StateType::kI64 ? 8 : 2; }
 
 // Strided in memory by 3 elements more than it needs, as a part of something larger would be.
-StatePiece piece_of(const Shape& shape, int32_t rank, int32_t ranks, int kind) {
+StateBlock block_of(const Shape& shape, int32_t rank, int32_t ranks, int kind) {
   const int64_t elements = element_count(shape);
   const int64_t columns = shape.empty() || elements == 0 ? elements : shape.back();
   const int64_t rows = elements == 0 ? 0 : elements / columns;
   const auto begin = [&](int64_t n, int64_t r) { return n * r * (r + 1) / (int64_t{ranks} * (ranks + 1)); };
-  StatePiece piece;
+  StateBlock block;
   if (kind == 0) {  // rows
-    piece = {
+    block = {
         begin(rows, rank + 1) - begin(rows, rank), columns, begin(rows, rank) * columns, columns, nullptr, columns};
   } else if (kind == 1) {  // columns
     const int64_t first = begin(columns, rank);
     const int64_t mine = begin(columns, rank + 1) - first;
-    piece = {rows, mine, first, columns, nullptr, mine + 3};
+    block = {rows, mine, first, columns, nullptr, mine + 3};
   } else if (kind == 2) {  // a range
-    piece = {1, begin(elements, rank + 1) - begin(elements, rank), begin(elements, rank), 0, nullptr, 0};
+    block = {1, begin(elements, rank + 1) - begin(elements, rank), begin(elements, rank), 0, nullptr, 0};
   } else if (kind == 3) {  // every n-th
-    piece = {(elements - rank + ranks - 1) / ranks, 1, rank, ranks, nullptr, 1};
-    if (rank >= elements) piece.rows = 0;
+    block = {(elements - rank + ranks - 1) / ranks, 1, rank, ranks, nullptr, 1};
+    if (rank >= elements) block.rows = 0;
   } else {  // a replica, with rows apart
-    piece = {rows, columns, 0, columns, nullptr, columns + 3};
-    piece.counts = rank == ranks - 1;
+    block = {rows, columns, 0, columns, nullptr, columns + 3};
+    block.primary = rank == ranks - 1;
   }
-  return piece;
+  return block;
 }
 
 // Calls visit(index in the tensor, element in memory) for every element.
 template <typename Visit>
-void for_each_element(const StateSlice& slice, Visit visit) {
-  for (const StatePiece& piece : slice.pieces) {
-    for (int64_t i = 0; i < piece.rows; ++i) {
-      for (int64_t j = 0; j < piece.columns; ++j) {
-        visit(piece.index + i * piece.index_stride + j,
-              piece.data + (i * piece.stride + j) * width_of(slice.info.type));
+void for_each_element(const StateShard& shard, Visit visit) {
+  for (const StateBlock& block : shard.blocks) {
+    for (int64_t i = 0; i < block.rows; ++i) {
+      for (int64_t j = 0; j < block.columns; ++j) {
+        visit(block.index + i * block.index_stride + j,
+              block.data + (i * block.stride + j) * width_of(shard.info.type));
       }
     }
   }
@@ -70,26 +70,26 @@ WholeState whole_state(int64_t step) {
       x = x * 6364136223846793005 + 1442695040888963407;
       byte = static_cast<std::byte>(x >> 56);
     }
-    tensor.slice = {info, {{1, elements, 0, 0, tensor.data.data(), 0}}};
+    tensor.shard = {info, {{1, elements, 0, 0, tensor.data.data(), 0}}};
   }
   return state;
 }
 
 Shard::Shard(const WholeState& like, int32_t rank, int32_t ranks, int cut) {
   for (size_t t = 0; t < like.size(); ++t) {
-    const StateInfo& info = like[t].slice.info;
-    StatePiece piece = piece_of(info.shape, rank, ranks, (static_cast<int>(t) + cut) % kCuts);
-    const int64_t elements = std::max<int64_t>(1, piece.rows * std::max(piece.columns, piece.stride));
+    const StateInfo& info = like[t].shard.info;
+    StateBlock block = block_of(info.shape, rank, ranks, (static_cast<int>(t) + cut) % kCuts);
+    const int64_t elements = std::max<int64_t>(1, block.rows * std::max(block.columns, block.stride));
     memory_.emplace_back(static_cast<size_t>(elements * width_of(info.type)), kFiller);
-    piece.data = memory_.back().data();
-    slices.push_back({info, {piece}});
+    block.data = memory_.back().data();
+    tensors.push_back({info, {block}});
   }
 }
 
 void Shard::take(const WholeState& state) {
   for (size_t t = 0; t < state.size(); ++t) {
-    const int64_t width = width_of(slices[t].info.type);
-    for_each_element(slices[t], [&](int64_t index, std::byte* element) {
+    const int64_t width = width_of(tensors[t].info.type);
+    for_each_element(tensors[t], [&](int64_t index, std::byte* element) {
       std::memcpy(element, state[t].data.data() + index * width, static_cast<size_t>(width));
     });
   }
@@ -97,9 +97,9 @@ void Shard::take(const WholeState& state) {
 
 bool Shard::holds(const WholeState& state) const {
   for (size_t t = 0; t < state.size(); ++t) {
-    const int64_t width = width_of(slices[t].info.type);
+    const int64_t width = width_of(tensors[t].info.type);
     std::vector<std::byte> wanted(memory_[t].size(), kFiller);
-    for_each_element(slices[t], [&](int64_t index, const std::byte* element) {
+    for_each_element(tensors[t], [&](int64_t index, const std::byte* element) {
       std::memcpy(wanted.data() + (element - memory_[t].data()), state[t].data.data() + index * width,
                   static_cast<size_t>(width));
     });

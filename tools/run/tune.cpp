@@ -24,7 +24,7 @@ namespace muster::run {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using engine::DeviceBytes;
+using engine::DeviceBuffer;
 using kernels::MatrixShape;
 
 // What is measured on a kind of device.
@@ -68,7 +68,7 @@ class Tuner {
     if (stream_ != nullptr) {
       link_ = communicator.on_stream();
       if (link_ == nullptr && communicator.size() > 1) link_ = &bridge_.emplace(communicator, *kernels_);
-      flag_ = DeviceBytes(*kernels_, 8);
+      flag_ = DeviceBuffer(*kernels_, 8);
     }
     // Steps of equal weight are near enough: the last sizes take most of the time.
     steps_ = static_cast<int>(sizes_.sides.size()) + 5;
@@ -136,20 +136,20 @@ class Tuner {
   }
 
   // Memory on every rank; nothing where one of them has not enough.
-  DeviceBytes allocate(int64_t bytes) {
-    DeviceBytes memory;
+  DeviceBuffer allocate(int64_t bytes) {
+    DeviceBuffer memory;
     int64_t enough[] = {1};
     try {
-      memory = DeviceBytes(*kernels_, bytes);
+      memory = DeviceBuffer(*kernels_, bytes);
     } catch (const DeviceError&) {
       enough[0] = 0;
     }
     communicator_.all_reduce(std::span<int64_t>(enough), ReduceOp::kMin, "tune memory")->wait();
-    return enough[0] == 1 ? std::move(memory) : DeviceBytes();
+    return enough[0] == 1 ? std::move(memory) : DeviceBuffer();
   }
 
   // Values that differ from one element to the next; their last bits do not matter.
-  void fill(const DeviceBytes& memory, int64_t elements) {
+  void fill(const DeviceBuffer& memory, int64_t elements) {
     const int64_t width = byte_size(sizes_.wire);
     const int64_t some = std::min<int64_t>(elements, 1 << 20);
     std::vector<std::byte> values(static_cast<size_t>(some * width));
@@ -172,8 +172,8 @@ class Tuner {
     const int64_t scratch =
         std::max(kernels_->orthogonalize_workspace(shape, 1, options),
                  std::min(kernels_->orthogonalize_workspace(shape, batch, options), kernels_->largest_workspace()));
-    const DeviceBytes matrices = allocate(elements * batch * width);
-    const DeviceBytes workspace = allocate(scratch);
+    const DeviceBuffer matrices = allocate(elements * batch * width);
+    const DeviceBuffer workspace = allocate(scratch);
     if (matrices.data() == nullptr || workspace.data() == nullptr) return -1;
     fill(matrices, elements * batch);
     std::vector<kernels::UpdateMatrix> list;
@@ -215,12 +215,12 @@ class Tuner {
 
   // The two passes over elements that every step makes.
   struct Passes {
-    DeviceBytes memory;
+    DeviceBuffer memory;
     std::vector<kernels::MomentumBlock> pack;
     std::vector<kernels::ApplyBlock> apply;
   };
   Passes passes(int64_t count) {
-    Passes passes{DeviceBytes(*kernels_, count * (4 + 4 + 2)), {}, {}};
+    Passes passes{DeviceBuffer(*kernels_, count * (4 + 4 + 2)), {}, {}};
     auto* const grad = passes.memory.as<float>();
     float* const momentum = grad + count;
     float* const update = momentum + count;
@@ -256,7 +256,7 @@ class Tuner {
   // An exchange in which this rank sends `bytes` to each of the `peers` ranks after it. On a device it is enqueued, and
   // there is no request.
   std::unique_ptr<Request> exchange(int32_t peers, int64_t bytes) {
-    if (buffers_.size() < 2 * bytes * peers) buffers_ = DeviceBytes(*kernels_, 2 * bytes * peers);
+    if (buffers_.size() < 2 * bytes * peers) buffers_ = DeviceBuffer(*kernels_, 2 * bytes * peers);
     const int32_t size = communicator_.size();
     std::vector<Send> sends;
     std::vector<Receive> receives;
@@ -332,8 +332,8 @@ class Tuner {
   kernels::AsyncDevice* const stream_;  // null: calls return when their work is done
   StreamCommunicator* link_ = nullptr;  // for exchanges there
   std::optional<engine::HostBridge> bridge_;
-  DeviceBytes flag_;
-  DeviceBytes buffers_;  // for messages
+  DeviceBuffer flag_;
+  DeviceBuffer buffers_;  // for messages
   TuneResult result_;
   double alone_seconds_ = 0;  // of a long exchange
   int step_ = 0;

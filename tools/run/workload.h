@@ -89,7 +89,7 @@ class Weights {
   const Problem& problem_;
   kernels::Kernels& kernels_;
   std::vector<int64_t> bytes_;
-  std::vector<engine::DeviceBytes> shards_;
+  std::vector<engine::DeviceBuffer> shards_;
 };
 
 // One rank's gradients of the last `kept` steps that were asked for, likewise.
@@ -103,7 +103,7 @@ class Gradients {
  private:
   struct Slot {
     int64_t step = -1;
-    std::vector<engine::DeviceBytes> shards{};
+    std::vector<engine::DeviceBuffer> shards{};
     std::vector<void*> pointers{};
   };
   void fill(Slot& slot, int64_t step);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/alignment.h"
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/text.h"
@@ -22,7 +23,7 @@ namespace {
 
 constexpr std::string_view kFormat = "muster checkpoint";
 constexpr int64_t kVersion = 1;
-constexpr size_t kTensorsPerFile = 10'000;  // with names of 1 KiB a quarter of the header that readers allow
+constexpr size_t kTensorsPerFile = 10'000;  // with names of 1 KiB, a quarter of the header size that readers allow
 constexpr std::string_view kSealOpens = "{\"checksum\": \"";
 constexpr std::string_view kSealCloses = "\",\n";
 constexpr size_t kHexDigits = 16;
@@ -30,24 +31,17 @@ constexpr size_t kHexDigits = 16;
 struct TypeName {
   StateType type;
   std::string_view name;
-  int64_t width;
 };
 constexpr std::array<TypeName, 4> kTypes = {{
-    {StateType::kF32, "F32", 4},
-    {StateType::kBf16, "BF16", 2},
-    {StateType::kU16, "U16", 2},
-    {StateType::kI64, "I64", 8},
+    {StateType::kF32, "F32"},
+    {StateType::kBf16, "BF16"},
+    {StateType::kU16, "U16"},
+    {StateType::kI64, "I64"},
 }};
-
-const TypeName& entry(StateType type) {
-  const auto* const found = std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& t) { return t.type == type; });
-  if (found == kTypes.end()) throw Internal("a state type without a name");
-  return *found;
-}
 
 std::string tensor(const std::string& name) { return "tensor " + in_quotes(name); }
 
-// As a JSON string.
+// The text as a JSON string.
 std::string quoted(const std::string& text) {
   try {
     return Json(text).dump();
@@ -84,7 +78,7 @@ uint64_t parse_checksum(const std::string& text, std::string_view where) {
   return std::stoull(text, nullptr, 16);
 }
 
-// The part that the checksum covers.
+// The part of the index that the checksum covers. Fails if the checksum does not match.
 std::string_view unseal(std::string_view text, const std::string& where) {
   const size_t sealed = kSealOpens.size() + kHexDigits + kSealCloses.size();
   if (text.size() < sealed || seal_index(text.substr(sealed)) != text) {
@@ -101,7 +95,7 @@ TensorEntry parse_tensor(const Json& json, const std::string& where) {
   members.set_where(fmt::format("{}: {}", where, tensor(t.info.name)));
   const std::string& place = members.where();
   const std::string& dtype = base::to_string(members.at("dtype"), place, "dtype");
-  const auto* const type = std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& k) { return k.name == dtype; });
+  const auto* const type = std::ranges::find(kTypes, dtype, &TypeName::name);
   if (type == kTypes.end()) fail("{}: unknown dtype {}", place, in_quotes(dtype));
   t.info.type = type->type;
   const Json& shape = base::to_array(members.at("shape"), place, "shape");
@@ -116,7 +110,7 @@ FileEntry parse_file(const Json& json, const std::string& where) {
   base::Members members(json, where);
   FileEntry file;
   file.name = base::to_string(members.at("name"), where, "name");
-  // Ours alone, and so without a folder.
+  // Only names that a save writes: they have no folder, so the index cannot point outside the directory.
   if (!is_checkpoint_file(file.name))
     fail("{}: {} is not the name of a checkpoint's file", where, in_quotes(file.name));
   const std::string place = fmt::format("{}: file {}", where, in_quotes(file.name));
@@ -134,13 +128,15 @@ FileEntry parse_file(const Json& json, const std::string& where) {
 
 }  // namespace
 
-int64_t width(StateType type) { return entry(type).width; }
-
-std::string_view dtype_name(StateType type) { return entry(type).name; }
+std::string_view dtype_name(StateType type) {
+  const auto* const found = std::ranges::find(kTypes, type, &TypeName::type);
+  if (found == kTypes.end()) throw Internal("a state type without a name");
+  return found->name;
+}
 
 int64_t tensor_bytes(const StateInfo& info) {
-  int64_t bytes = width(info.type);
-  // Any 0 first: the dims before it may overflow.
+  int64_t bytes = byte_size(info.type);
+  // Look for a 0 first: the dims before it may overflow.
   if (std::find(info.shape.begin(), info.shape.end(), 0) != info.shape.end()) bytes = 0;
   for (const int64_t dim : info.shape) {
     if (dim < 0 || (bytes > 0 && __builtin_mul_overflow(bytes, dim, &bytes))) {
@@ -151,31 +147,31 @@ int64_t tensor_bytes(const StateInfo& info) {
   return bytes;
 }
 
-CheckpointIndex lay_out(const CheckpointMeta& meta, std::span<const StateSlice> slices, int64_t file_bytes,
+CheckpointIndex lay_out(const CheckpointMeta& meta, std::span<const StateShard> shards, int64_t file_bytes,
                         uint64_t token) {
   if (meta.step < 0) fail("a checkpoint of step {}", meta.step);
   CheckpointIndex index{meta, {}};
   std::set<std::string_view> names;
   int64_t room = 0;
-  for (const StateSlice& slice : slices) {
-    check_tensor_name(slice.info.name, "checkpoint");
-    if (!names.insert(slice.info.name).second) fail("{}: given twice", tensor(slice.info.name));
-    if (slice.info.shape.size() > kMaxDims) {
-      fail("{}: has {} dims; at most {} are allowed", tensor(slice.info.name), slice.info.shape.size(), kMaxDims);
+  for (const StateShard& shard : shards) {
+    check_tensor_name(shard.info.name, "checkpoint");
+    if (!names.insert(shard.info.name).second) fail("{}: given twice", tensor(shard.info.name));
+    if (shard.info.shape.size() > kMaxDims) {
+      fail("{}: has {} dims; at most {} are allowed", tensor(shard.info.name), shard.info.shape.size(), kMaxDims);
     }
-    const int64_t bytes = tensor_bytes(slice.info);
+    const int64_t bytes = tensor_bytes(shard.info);
     if (index.files.empty() || bytes > room || index.files.back().tensors.size() == kTensorsPerFile) {
       index.files.push_back(
           {fmt::format("muster.{}.{:016x}.{:05}.safetensors", meta.step, token, index.files.size()), 0, {}});
       room = file_bytes;
     }
-    index.files.back().tensors.push_back({slice.info, 0});
+    index.files.back().tensors.push_back({shard.info, 0});
     room -= std::min(room, bytes);
   }
   for (FileEntry& file : index.files) {
-    // Wide elements first, so that readers which map the file find every tensor aligned.
+    // Wide elements first, so that every tensor is aligned for readers that map the file.
     std::stable_sort(file.tensors.begin(), file.tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
-      return width(a.info.type) > width(b.info.type);
+      return byte_size(a.info.type) > byte_size(b.info.type);
     });
     file.bytes = file_bytes_of(file);
   }
@@ -186,14 +182,14 @@ std::string file_header(const FileEntry& file) {
   std::string text = "{";
   int64_t begin = 0;
   for (const TensorEntry& t : file.tensors) {
-    // May wrap for an index that lies; file_bytes_of refuses it.
+    // May wrap if the index is wrong; file_bytes_of then refuses it.
     const auto end = static_cast<int64_t>(static_cast<uint64_t>(begin) + static_cast<uint64_t>(tensor_bytes(t.info)));
     text += fmt::format(R"({}{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", text.size() > 1 ? "," : "",
                         quoted(t.info.name), dtype_name(t.info.type), fmt::join(t.info.shape, ","), begin, end);
     begin = end;
   }
   text += "}";
-  text.resize((text.size() + 7) / 8 * 8, ' ');
+  text.resize(static_cast<size_t>(base::round_up(std::ssize(text), 8)), ' ');
   std::string start;
   for (int byte = 0; byte < 8; ++byte) start += static_cast<char>(text.size() >> (8 * byte) & 0xff);
   return start + text;

@@ -1,5 +1,4 @@
-// What a checkpoint says about itself: which tensors are in which files, and their checksums. docs/checkpoints.md has
-// the format.
+// The index of a checkpoint: which tensors are in which files, and their checksums. docs/checkpoints.md has the format.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +8,15 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/state/state_slice.h"
+#include "engine/state/state_shard.h"
 
 namespace muster::engine {
 
 inline constexpr std::string_view kIndexName = "muster.index.json";
 
-// What a checkpoint says beside its tensors.
 struct CheckpointMeta {
   int64_t step = 0;                           // 0 or more
-  std::map<std::string, std::string> values;  // UTF-8; the optimizer's to fill
+  std::map<std::string, std::string> values;  // UTF-8; for the optimizer's own use
 
   bool operator==(const CheckpointMeta&) const = default;
 };
@@ -28,7 +26,7 @@ struct TensorEntry {
   uint64_t checksum = 0;
 };
 
-// A safetensors file. Its tensors lie in it in this order, without holes.
+// A safetensors file. It stores its tensors in this order, without holes.
 struct FileEntry {
   std::string name;
   int64_t bytes = 0;
@@ -40,30 +38,29 @@ struct CheckpointIndex {
   std::vector<FileEntry> files;
 };
 
-// Bytes of an element.
-int64_t width(StateType type);
-// "F32", as safetensors spells it.
+// As safetensors spells it: "F32".
 std::string_view dtype_name(StateType type);
-// Fails past 2^63 - 1 or for a negative dim.
+// Fails if a dim is negative or the size exceeds 2^63 - 1 bytes.
 int64_t tensor_bytes(const StateInfo& info);
 
-// Into files of about `file_bytes`, at least one tensor each, in the order of the slices. `token` tells the files of
-// this save from all others. Fails on names, values and shapes that an index cannot hold.
-CheckpointIndex lay_out(const CheckpointMeta& meta, std::span<const StateSlice> slices, int64_t file_bytes,
+// Distributes tensors over files of about `file_bytes`, at least one tensor per file, in the order of the shards.
+// `token` distinguishes the files of this save from all others. Fails on names, values and shapes that an index cannot
+// hold.
+CheckpointIndex lay_out(const CheckpointMeta& meta, std::span<const StateShard> shards, int64_t file_bytes,
                         uint64_t token);
 
-// Length and header of a safetensors file: all that is before its data. A function of the index, so that a reader can
-// compare every byte.
+// The bytes of a safetensors file before its data: the header and its length. They depend on the index only, so a
+// reader can compare every byte.
 std::string file_header(const FileEntry& file);
 
 std::string index_text(const CheckpointIndex& index);
-// `where` opens every message. Fails on anything that index_text would not write.
+// `where` begins every error message. Fails on anything that index_text would not write.
 CheckpointIndex parse_index(std::string_view text, const std::string& where);
-// Puts the opening brace and the checksum of what follows in front of the rest of an index.
+// Prepends the opening brace and the checksum of `rest`, the remaining text of the index.
 std::string seal_index(std::string_view rest);
 
 std::string temporary_index_name(uint64_t token);
-// A file of some save, whole or not. Nobody else's is ever removed.
+// True if this is the name of a file that some save wrote, complete or not. No other file is ever removed.
 bool is_checkpoint_file(std::string_view name);
 
 }  // namespace muster::engine

@@ -16,7 +16,7 @@ using base::in_quotes;
 
 namespace {
 
-// Rank 0 reads it for all: they see the same one even while it is replaced.
+// Rank 0 reads the index for all ranks, so that they see the same one even while it is replaced.
 CheckpointIndex read_index(const std::string& directory, Communicator& comm) {
   const std::string path = path_in(directory, kIndexName);
   std::string text;
@@ -37,11 +37,11 @@ CheckpointIndex read_index(const std::string& directory, Communicator& comm) {
   return parse_index(text, base::path_text(path));
 }
 
-void check_files(const std::string& directory, const CheckpointIndex& index, const Communicator& comm) {
-  for (size_t f = 0; f < index.files.size(); ++f) {
-    if (f % static_cast<size_t>(comm.size()) != static_cast<size_t>(comm.rank())) continue;
-    const FileEntry& entry = index.files[f];
-    const base::File file = base::File::open_to_read(path_in(directory, entry.name));
+// Sizes and headers. The ranks share out the files.
+void check_files(const CheckpointFiles& files, const Communicator& comm) {
+  for (auto f = static_cast<size_t>(comm.rank()); f < files.index.files.size(); f += static_cast<size_t>(comm.size())) {
+    const FileEntry& entry = files.index.files[f];
+    const base::File file = base::File::open_to_read(path_in(files.directory, entry.name));
     if (file.bytes() != entry.bytes) {
       fail("{}: has {} bytes, the index says {}", base::path_text(file.path()), file.bytes(), entry.bytes);
     }
@@ -55,32 +55,32 @@ void check_files(const std::string& directory, const CheckpointIndex& index, con
   }
 }
 
-void read_pieces(const std::string& directory, const CheckpointIndex& index, std::span<const FileTensors> files,
-                 const Communicator& comm, Reading reading, TensorSums& sums) {
-  for_each_file(files, comm, reading, [&](size_t f) {
-    const base::File file = base::File::open_to_read(path_in(directory, index.files[f].name));
-    PieceReader reader(file, reading);
-    for (const CheckpointTensor& tensor : files[f]) {
+void read_blocks(const CheckpointFiles& files, ReadMode mode, const Communicator& comm, TensorSums& sums) {
+  const BlockChoice choice = mode == ReadMode::kFill ? BlockChoice::kAll : BlockChoice::kPrimary;
+  for_each_file(files, choice, comm, [&](size_t f) {
+    const base::File file = base::File::open_to_read(path_in(files.directory, files.index.files[f].name));
+    BlockReader reader(file, mode);
+    for (const CheckpointTensor& tensor : files.tensors[f]) {
       uint64_t sum = 0;
-      for (const StatePiece& piece : tensor.slice->pieces) {
-        if (!piece.counts && reading == Reading::kVerify) continue;
-        const uint64_t part = reader.read(tensor.place, piece);
-        if (piece.counts) sum += part;
+      for (const StateBlock& block : tensor.shard->blocks) {
+        if (!chosen(block, choice)) continue;
+        const uint64_t part = reader.read(tensor.place, block);
+        if (block.primary) sum += part;
       }
       sums.set(tensor.number, sum);
     }
   });
 }
 
-// Empty, or which tensor is not what the index says; the same on every rank.
-std::string damage(const std::string& directory, const CheckpointIndex& index, const TensorSums& sums) {
+// Says which tensor differs from the index; empty if none does. The same on every rank.
+std::string damage(const CheckpointFiles& files, const TensorSums& sums) {
   size_t number = 0;
-  for (const FileEntry& file : index.files) {
+  for (const FileEntry& file : files.index.files) {
     for (const TensorEntry& entry : file.tensors) {
       const uint64_t sum = sums[number++];
       if (sum == entry.checksum) continue;
       return fmt::format("{}: tensor {} is damaged: checksum {:016x}, the index says {:016x}",
-                         base::path_text(path_in(directory, file.name)), in_quotes(entry.info.name), sum,
+                         base::path_text(path_in(files.directory, file.name)), in_quotes(entry.info.name), sum,
                          entry.checksum);
     }
   }
@@ -89,35 +89,34 @@ std::string damage(const std::string& directory, const CheckpointIndex& index, c
 
 }  // namespace
 
-CheckpointMeta load_checkpoint(const std::string& directory, std::span<const StateSlice> slices, Communicator& comm) {
+CheckpointMeta load_checkpoint(const std::string& directory, std::span<const StateShard> shards, Communicator& comm) {
   std::string text;
   together(comm, "load checkpoint", [&] {
-    text = index_text(lay_out({}, slices, SaveOptions{}.file_bytes, 0));
-    check_pieces(slices);
+    text = index_text(lay_out({}, shards, SaveOptions{}.file_bytes, 0));
+    check_blocks(shards);
   });
   check_same(comm, "load checkpoint", text);
 
-  const CheckpointIndex index = read_index(directory, comm);
-  const std::vector<FileTensors> files = match(index, slices, directory);
-  together(comm, "check checkpoint files", [&] { check_files(directory, index, comm); });
+  const CheckpointFiles files = match_tensors(directory, read_index(directory, comm), shards);
+  together(comm, "check checkpoint files", [&] { check_files(files, comm); });
 
-  TensorSums verified(files);
-  together(comm, "verify checkpoint", [&] { read_pieces(directory, index, files, comm, Reading::kVerify, verified); });
+  TensorSums verified(files.tensors);
+  together(comm, "verify checkpoint", [&] { read_blocks(files, ReadMode::kVerify, comm, verified); });
   verified.reduce(comm, "sum checkpoint");
-  if (const std::string damaged = damage(directory, index, verified); !damaged.empty()) fail("{}", damaged);
+  if (const std::string damaged = damage(files, verified); !damaged.empty()) fail("{}", damaged);
 
-  TensorSums filled(files);
-  std::string failure = failure_of_any(comm, "read checkpoint",
-                                       [&] { read_pieces(directory, index, files, comm, Reading::kFill, filled); });
+  TensorSums filled(files.tensors);
+  std::string failure =
+      failure_of_any(comm, "read checkpoint", [&] { read_blocks(files, ReadMode::kFill, comm, filled); });
   if (failure.empty()) {
     filled.reduce(comm, "sum checkpoint again");
-    failure = damage(directory, index, filled);
+    failure = damage(files, filled);
   }
   if (!failure.empty()) {
-    throw Error(fmt::format("checkpoint {} changed while it was loaded, and the state is in between: {}",
+    throw Error(fmt::format("checkpoint {} changed while it was loaded, and the state may be partly loaded: {}",
                             base::path_text(directory), failure));
   }
-  return index.meta;
+  return files.index.meta;
 }
 
 }  // namespace muster::engine

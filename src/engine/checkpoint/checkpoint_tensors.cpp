@@ -20,7 +20,7 @@ std::string kind_text(const StateInfo& info) {
   return fmt::format("{} [{}]", dtype_name(info.type), fmt::join(info.shape, ", "));
 }
 
-int64_t elements(const StateInfo& info) { return tensor_bytes(info) / width(info.type); }
+int64_t elements(const StateInfo& info) { return tensor_bytes(info) / byte_size(info.type); }
 
 }  // namespace
 
@@ -28,10 +28,9 @@ std::string path_in(const std::string& directory, std::string_view name) {
   return (std::filesystem::path(directory) / name).string();
 }
 
-std::vector<FileTensors> match(const CheckpointIndex& index, std::span<const StateSlice> slices,
-                               const std::string& directory) {
-  std::unordered_map<std::string_view, const StateSlice*> wanted;
-  for (const StateSlice& slice : slices) wanted[slice.info.name] = &slice;
+CheckpointFiles match_tensors(const std::string& directory, CheckpointIndex index, std::span<const StateShard> shards) {
+  std::unordered_map<std::string_view, const StateShard*> wanted;
+  for (const StateShard& shard : shards) wanted[shard.info.name] = &shard;
   std::vector<FileTensors> files;
   size_t number = 0;
   for (const FileEntry& file : index.files) {
@@ -48,24 +47,24 @@ std::vector<FileTensors> match(const CheckpointIndex& index, std::span<const Sta
         fail("checkpoint {}: tensor {} is {}, but {} here", base::path_text(directory), in_quotes(entry.info.name),
              kind_text(entry.info), kind_text(here));
       }
-      files.back().push_back({number++, found->second, {offset, width(here.type)}});
+      files.back().push_back({number++, found->second, {offset, byte_size(here.type)}});
       offset += tensor_bytes(here);
       wanted.erase(found);
     }
   }
-  for (const StateSlice& slice : slices) {
-    if (!wanted.contains(slice.info.name)) continue;
-    fail("checkpoint {}: has no tensor {}", base::path_text(directory), in_quotes(slice.info.name));
+  for (const StateShard& shard : shards) {
+    if (!wanted.contains(shard.info.name)) continue;
+    fail("checkpoint {}: has no tensor {}", base::path_text(directory), in_quotes(shard.info.name));
   }
-  return files;
+  return {directory, std::move(index), std::move(files)};
 }
 
-void check_pieces(std::span<const StateSlice> slices) {
-  for (const StateSlice& slice : slices) {
+void check_blocks(std::span<const StateShard> shards) {
+  for (const StateShard& shard : shards) {
     try {
-      for (const StatePiece& piece : slice.pieces) check_piece(piece, elements(slice.info));
+      for (const StateBlock& block : shard.blocks) check_block(block, elements(shard.info));
     } catch (const InvalidArgument& error) {
-      fail("tensor {}: {}", in_quotes(slice.info.name), error.what());
+      fail("tensor {}: {}", in_quotes(shard.info.name), error.what());
     }
   }
 }
@@ -74,7 +73,7 @@ void check_same(Communicator& comm, std::string_view label, const std::string& t
   const auto mine = static_cast<int64_t>(checksum(text));
   int64_t bounds[] = {mine, ~mine};
   comm.all_reduce(bounds, ReduceOp::kMin, label)->wait();
-  if (bounds[0] != ~bounds[1]) fail("{}: ranks disagree on the tensors or on what goes with them", label);
+  if (bounds[0] != ~bounds[1]) fail("{}: ranks disagree on the tensors or on their metadata", label);
 }
 
 TensorSums::TensorSums(std::span<const FileTensors> files) : files_(files) {
@@ -82,8 +81,8 @@ TensorSums::TensorSums(std::span<const FileTensors> files) : files_(files) {
   sums_.resize(2 * tensors_);
   for (const FileTensors& file : files) {
     for (const CheckpointTensor& tensor : file) {
-      for (const StatePiece& piece : tensor.slice->pieces) {
-        if (piece.counts) sums_[tensors_ + tensor.number] += piece.rows * piece.columns;
+      for (const StateBlock& block : tensor.shard->blocks) {
+        if (block.primary) sums_[tensors_ + tensor.number] += block.rows * block.columns;
       }
     }
   }
@@ -93,11 +92,11 @@ void TensorSums::reduce(Communicator& comm, std::string_view label) {
   comm.all_reduce(sums_, ReduceOp::kSum, label)->wait();
   for (const FileTensors& file : files_) {
     for (const CheckpointTensor& tensor : file) {
-      const int64_t held = sums_[tensors_ + tensor.number];
-      const StateInfo& info = tensor.slice->info;
-      if (held == elements(info)) continue;
-      throw Internal(fmt::format("{}: ranks stand for {} of the {} elements of tensor {}", label, held, elements(info),
-                                 in_quotes(info.name)));
+      const int64_t covered = sums_[tensors_ + tensor.number];
+      const StateInfo& info = tensor.shard->info;
+      if (covered == elements(info)) continue;
+      throw Internal(fmt::format("{}: primary blocks cover {} of the {} elements of tensor {}", label, covered,
+                                 elements(info), in_quotes(info.name)));
     }
   }
 }

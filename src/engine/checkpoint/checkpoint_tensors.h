@@ -1,4 +1,4 @@
-// The tensors of a checkpoint beside the pieces this rank has of them: what save and load share.
+// The tensors of a checkpoint and this rank's shards of them: what save and load share.
 #pragma once
 
 #include <algorithm>
@@ -9,61 +9,68 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/checkpoint/block_io.h"
 #include "engine/checkpoint/checkpoint_index.h"
-#include "engine/checkpoint/piece_io.h"
-#include "engine/state/state_slice.h"
+#include "engine/state/state_shard.h"
 #include "muster/communicator.h"
 
 namespace muster::engine {
 
 std::string path_in(const std::string& directory, std::string_view name);
 
-// A tensor of the index and this rank's part of it.
 struct CheckpointTensor {
-  size_t number = 0;  // among all of the index
-  const StateSlice* slice = nullptr;
+  size_t number = 0;                  // among all tensors of the index
+  const StateShard* shard = nullptr;  // this rank's
   TensorPlace place;
 };
-using FileTensors = std::vector<CheckpointTensor>;  // of one file, in its order
+using FileTensors = std::vector<CheckpointTensor>;  // in the order of the file
 
-// One a file of the index. Fails unless index and slices have the same tensors.
-std::vector<FileTensors> match(const CheckpointIndex& index, std::span<const StateSlice> slices,
-                               const std::string& directory);
+struct CheckpointFiles {
+  std::string directory;
+  CheckpointIndex index;
+  std::vector<FileTensors> tensors;  // per file of the index
+};
 
-// Fails unless every piece lies in its tensor.
-void check_pieces(std::span<const StateSlice> slices);
+// Fails unless index and shards are of the same tensors. Points into `shards`.
+CheckpointFiles match_tensors(const std::string& directory, CheckpointIndex index, std::span<const StateShard> shards);
 
-// Throws InvalidArgument on every rank unless all have the same text. Ranks that take each other's tensors for their
-// own would write over them.
+// Fails unless every block lies in its tensor.
+void check_blocks(std::span<const StateShard> shards);
+
+// Throws InvalidArgument on every rank unless all ranks pass the same text. Without this check, ranks that disagree on
+// the tensors would overwrite each other's data.
 void check_same(Communicator& comm, std::string_view label, const std::string& text);
 
-// Checksums of all tensors, over all ranks.
+// A checksum per tensor, over all ranks.
 class TensorSums {
  public:
   explicit TensorSums(std::span<const FileTensors> files);
   uint64_t operator[](size_t number) const { return static_cast<uint64_t>(sums_[number]); }
   void set(size_t number, uint64_t sum) { sums_[number] = static_cast<int64_t>(sum); }
-  // From this rank's parts to the whole. Throws Internal on every rank if the pieces that count are not every element
-  // once: an element nobody stands for would be a zero in the file.
+  // Adds up the sums of all ranks; every rank calls it. Throws Internal on every rank unless the primary blocks cover
+  // every element exactly once: an element without one would be zero in the file.
   void reduce(Communicator& comm, std::string_view label);
 
  private:
   std::span<const FileTensors> files_;
   size_t tensors_ = 0;
-  std::vector<int64_t> sums_;  // then how many elements they are of
+  std::vector<int64_t> sums_;  // a checksum per tensor, then a number of elements per tensor
 };
 
-// Calls visit(f) for the files in which this rank has something to do, each rank from another one on: writers to one
-// file wait for each other.
+// Only primary blocks are written and verified; loading fills copies too.
+enum class BlockChoice : uint8_t { kPrimary, kAll };
+inline bool chosen(const StateBlock& block, BlockChoice choice) {
+  return block.rows > 0 && block.columns > 0 && (block.primary || choice == BlockChoice::kAll);
+}
+
+// Calls visit(f) for every file in which this rank has a chosen block. Each rank starts at another file, because
+// writers to one file wait for each other.
 template <typename Visit>
-void for_each_file(std::span<const FileTensors> files, const Communicator& comm, Reading reading, Visit visit) {
-  const auto mine = [reading](const StatePiece& piece) {
-    return piece.rows > 0 && piece.columns > 0 && (piece.counts || reading == Reading::kFill);
-  };
-  for (size_t i = 0; i < files.size(); ++i) {
-    const size_t f = (i + static_cast<size_t>(comm.rank())) % files.size();
-    const bool any = std::any_of(files[f].begin(), files[f].end(), [&](const CheckpointTensor& tensor) {
-      return std::any_of(tensor.slice->pieces.begin(), tensor.slice->pieces.end(), mine);
+void for_each_file(const CheckpointFiles& files, BlockChoice choice, const Communicator& comm, Visit visit) {
+  for (size_t i = 0; i < files.tensors.size(); ++i) {
+    const size_t f = (i + static_cast<size_t>(comm.rank())) % files.tensors.size();
+    const bool any = std::ranges::any_of(files.tensors[f], [&](const CheckpointTensor& tensor) {
+      return std::ranges::any_of(tensor.shard->blocks, [&](const StateBlock& block) { return chosen(block, choice); });
     });
     if (any) visit(f);
   }

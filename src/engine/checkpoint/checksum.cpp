@@ -7,32 +7,25 @@
 #include <cstring>
 #include <string>
 
+#include "base/hash.h"
 #include "muster/error.h"
 
 namespace muster::engine {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "words are read as they lie in a safetensors file");
+static_assert(std::endian::native == std::endian::little, "words in memory are as in a safetensors file");
 
-// The finalizer of splitmix64.
-constexpr uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-// The key of word i is key[i % 1024] * block_key(i / 1024): one multiplication a word in the loop, from a table that
-// stays in the first cache.
+// The key of word i is kKey[i % kKeys] * block_key(i / kKeys): one multiplication per word in the loop, with a table
+// that stays in the L1 cache.
 constexpr uint64_t kKeys = 1024;
 constexpr std::array<uint64_t, kKeys> kKey = [] {
   std::array<uint64_t, kKeys> keys{};
-  for (uint64_t i = 0; i < kKeys; ++i) keys[i] = mix(i) | 1;
+  for (uint64_t i = 0; i < kKeys; ++i) keys[i] = base::mix(i + base::kGolden) | 1;
   return keys;
 }();
 
-uint64_t block_key(uint64_t block) { return mix(~block) | 1; }
+uint64_t block_key(uint64_t block) { return base::mix(~block + base::kGolden) | 1; }
 
 template <typename Word>
 uint64_t sum(const std::byte* data, uint64_t count, uint64_t index) {
@@ -40,13 +33,13 @@ uint64_t sum(const std::byte* data, uint64_t count, uint64_t index) {
   while (count > 0) {
     const uint64_t first = index % kKeys;
     const uint64_t words = std::min(count, kKeys - first);
-    uint64_t block = 0;
+    uint64_t in_block = 0;
     for (uint64_t i = 0; i < words; ++i) {
       Word word;
       std::memcpy(&word, data + i * sizeof(Word), sizeof(Word));
-      block += kKey[first + i] * static_cast<uint64_t>(word);
+      in_block += kKey[first + i] * static_cast<uint64_t>(word);
     }
-    total += block * block_key(index / kKeys);
+    total += in_block * block_key(index / kKeys);
     data += words * sizeof(Word);
     count -= words;
     index += words;
@@ -67,7 +60,7 @@ uint64_t checksum(const void* data, int64_t count, int64_t index, int64_t width)
       return sum<uint16_t>(bytes, words, first);
     case 4:
       return sum<uint32_t>(bytes, words, first);
-    // In halves: two changes of a topmost bit would cancel, the keys being odd.
+    // In halves: two flips of the highest bit of a 64-bit word would cancel, because keys are odd.
     case 8:
       return sum<uint32_t>(bytes, 2 * words, 2 * first);
     default:
@@ -76,7 +69,7 @@ uint64_t checksum(const void* data, int64_t count, int64_t index, int64_t width)
 }
 
 uint64_t checksum(std::string_view text) {
-  return checksum(text.data(), static_cast<int64_t>(text.size()), 0, 1) + mix(text.size());
+  return checksum(text.data(), static_cast<int64_t>(text.size()), 0, 1) + base::mix(text.size() + base::kGolden);
 }
 
 }  // namespace muster::engine

@@ -1,71 +1,65 @@
 // A plan compiled for one rank: flat lists of what to pack, send, receive, orthogonalize and apply, over one arena.
+//
+// Every wave has a part of the arena. Places in it are counted from its start, in bytes, in wire elements (elements of
+// the wire dtype) or in f32 elements. `first` of a block is an element of this rank's shard of the parameter.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
+#include "engine/program/byte_range.h"
+#include "engine/program/peer_strategies.h"
+#include "engine/program/program_input.h"
 #include "engine/program/strided_block.h"
 #include "engine/state/state.h"
-#include "muster/plan.h"
-#include "plan/catalog.h"
 
 namespace muster::engine {
 
-// Bytes in the part of the arena that a wave has to itself.
-struct Span {
-  int64_t offset = 0;
-  int64_t bytes = 0;
-};
-
-// A message, and where it is staged.
-struct Transfer {
+struct StagedMessage {
   int32_t peer = 0;
-  Span span;
+  ByteRange range;
 };
 
-// Gradient and momentum to an update: `first` of the block is in the rank's shard, `second` in elements of the wire
-// dtype from the start of the wave's part, or of the matrix if it is at home; kNowhere if another replica sends the
-// update. Momentum is dense, in State; or with the weights, where holders keep it.
+// Gradient and momentum to an update. `second` of the block is a wire element of the wave's part, or of the matrix if
+// it is at home; kNowhere if another replica sends the update and only the momentum changes here.
 struct PackStep {
   static constexpr int64_t kNowhere = -1;
   int32_t parameter = 0;
-  Block block;
-  int64_t momentum = 0;
+  StridedBlock block;
+  int64_t momentum = 0;  // State::momentum()
 };
 
-// Raw gradients of replicas that are averaged here. `first` of the block is in the rank's shard; the staged copy is
-// dense, from a byte of the wave's part.
+// Gradients that other ranks average, as they are. The staged copy is dense.
 struct GradientStep {
   int32_t parameter = 0;
-  Block block;
-  int64_t staged = 0;
+  StridedBlock block;
+  int64_t staged = 0;  // byte
 };
 
-// Adds one replica's gradients to a sum in f32, element `to` of the wave's part onwards. They come from a message, or
-// from this rank's own shard (staged -1). Steps are in the order of the ranks they come from.
+// Adds one replica's gradients to an f32 sum. Steps are ordered by the rank that the gradients come from.
 struct SumStep {
   int32_t parameter = 0;
-  Block block;  // `second` is the sum
-  int64_t staged = -1;
+  StridedBlock block;   // `second` is an f32 element of the sum
+  int64_t staged = -1;  // byte of the dense copy in a message; -1: this rank's own gradients
 };
 
 struct AverageStep {
-  int64_t sum = 0;  // element of f32 in the wave's part
+  int64_t sum = 0;  // f32 element
   int64_t count = 0;
   int32_t replicas = 1;
 };
 
-// Momentum of a whole matrix at its owner, from averaged gradients.
+// Averaged gradients and momentum of a whole matrix, at its owner, to an update.
 struct OwnerMomentumStep {
   int32_t parameter = 0;
   int64_t count = 0;
-  int64_t sum = 0;
-  int64_t momentum = 0;
-  int64_t assembled = 0;  // element of the wire dtype in the wave's part
+  int64_t sum = 0;        // f32 element
+  int64_t momentum = 0;   // State::owner_momentum()
+  int64_t assembled = 0;  // wire element
 };
 
-// Staged bytes to an assembled matrix, or back: both in elements of the wire dtype from the start of the wave's part.
+// Rows within the wave's part, between messages and assembled matrices. All places are in wire elements, or in f32
+// elements for statistics.
 struct CopyStep {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -75,23 +69,23 @@ struct CopyStep {
   int64_t to_stride = 0;
 };
 
-// NorMuon's statistics between this rank's own, where holders keep them, and the wave's part.
+// NorMuon's statistics of some lines, between the holder's memory and the wave's part.
 struct LineStep {
   int32_t parameter = 0;
-  int64_t held = 0;    // element of this rank's statistics
-  int64_t staged = 0;  // element of f32 in the wave's part
+  int64_t held = 0;    // element of this rank's statistics of the parameter
+  int64_t staged = 0;  // f32 element
   int64_t count = 0;
 };
 
 struct OwnedMatrix {
-  int32_t parameter = -1;           // -1: a zero matrix
-  int32_t measured = -1;            // the matrix, if statistics of it are this rank's to report
-  int64_t assembled = 0;            // element in the wave's part
-  int64_t variance = -1;            // in State; -1: no NorMuon, or they are assembled
-  int64_t assembled_variance = -1;  // byte in the wave's part: of a zero matrix, or from the ranks that keep them
+  int32_t parameter = 0;            // or kZeroMatrix
+  int32_t measured = -1;            // the matrix, if this rank reports its orthogonality error
+  int64_t assembled = 0;            // wire element
+  int64_t variance = -1;            // State::variance(); -1: no NorMuon, or the statistics are assembled
+  int64_t assembled_variance = -1;  // byte of assembled statistics; -1: there are none
 };
 
-// Matrices of one shape, group and NorMuon setting.
+// Matrices of one shape, hyperparameter group and NorMuon setting are orthogonalized in one batch.
 struct BatchKey {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -101,27 +95,27 @@ struct BatchKey {
 
   auto operator<=>(const BatchKey&) const = default;
 };
+BatchKey batch_key(const ProgramInput& input, int32_t matrix);
 
 struct OwnedBatch {
   BatchKey key;
   std::vector<OwnedMatrix> matrices;
 };
 
-// An update to weights: `first` of the block is in the rank's shard, `second` in the wave's part, or in the matrix if
-// it is at home.
+// An update to weights. `second` of the block is a wire element of the wave's part, or of the matrix if it is at home.
 struct ApplyStep {
   int32_t parameter = 0;
   int32_t matrix = 0;
-  Block block;
+  StridedBlock block;
 };
 
-// A matrix of which nothing travels: it needs no place in the arena, only the workspace.
+// A matrix of which nothing travels. Its update lives in the workspace and takes no place in the arena.
 struct HomeMatrix {
   int32_t parameter = 0;
   int32_t measured = -1;  // as in OwnedMatrix
   int64_t variance = -1;
-  std::vector<PackStep> pack;
-  std::vector<ApplyStep> apply;
+  std::vector<PackStep> pack{};
+  std::vector<ApplyStep> apply{};
 };
 
 struct HomeBatch {
@@ -129,64 +123,72 @@ struct HomeBatch {
   std::vector<HomeMatrix> matrices;
 };
 
-// Elements of a parameter, in the rank's shard.
+// AdamW or Lion on consecutive elements of this rank's shard.
 struct RangeStep {
   int32_t parameter = 0;
   int64_t first = 0;
   int64_t count = 0;
-  int64_t index = 0;  // in the tensor
-  State::Moments moments;
-  int64_t sum = -1;  // averaged gradients, as an element of f32 in the wave's part; -1: the caller's
+  int64_t index = 0;  // of the first element in the tensor
+  State::MomentPlaces moments{};
+  int64_t sum = -1;  // f32 element of averaged gradients; -1: the caller's gradients
 };
 
-// Weights that another replica updated, or that go to one: `first` of the block is in the shard, the staged copy dense.
+// Weights that another rank updated, or that this rank sends to one. The staged copy is dense.
 struct WeightStep {
   int32_t parameter = 0;
-  Block block;
-  int64_t staged = 0;  // byte in the wave's part
+  StridedBlock block;
+  int64_t staged = 0;  // byte
 };
 
+// The lists of one wave, in the order in which the executor walks them.
 struct WaveProgram {
-  std::vector<Span> zero;  // padding in messages in, zero matrices; cleared first
+  // Into the exchange in.
   std::vector<PackStep> pack;
-  std::vector<CopyStep> gather;  // pieces that go to several ranks, from where they were packed to
+  std::vector<CopyStep> gather;  // to messages, from matrices that this rank packed for itself too
   std::vector<GradientStep> gradients;
-  std::vector<LineStep> lines_in;  // statistics, into messages and to where they are assembled
-  std::vector<Transfer> send_in;
-  std::vector<Transfer> receive_in;
-  std::vector<CopyStep> assemble;
-  std::vector<CopyStep> assemble_lines;  // these, and stage_lines, in elements of f32
-  std::vector<Span> sums;                // cleared before the first is added
+  std::vector<LineStep> lines_in;  // statistics to messages and to assembled statistics
+  std::vector<StagedMessage> send_in;
+  std::vector<StagedMessage> receive_in;
+
+  // Computation.
+  std::vector<CopyStep> assemble;        // messages to matrices
+  std::vector<CopyStep> assemble_lines;  // messages to assembled statistics
+  std::vector<ByteRange> sums;           // cleared before the first SumStep
   std::vector<SumStep> sum;
   std::vector<AverageStep> average;
   std::vector<OwnerMomentumStep> owner_momentum;
   std::vector<OwnedBatch> owned;
   std::vector<HomeBatch> home;
-  std::vector<RangeStep> ranges;         // AdamW and Lion, from gradients that are here
-  std::vector<RangeStep> summed_ranges;  // and from averages
-  std::vector<ApplyStep> apply_first;    // to weights that are sent afterwards
-  std::vector<Span> zero_out;            // padding in messages out
-  std::vector<CopyStep> stage_out;
-  std::vector<CopyStep> stage_lines;
-  std::vector<LineStep> lines_out;  // statistics that were updated where they are kept, for other replicas
+  std::vector<RangeStep> ranges;         // from the caller's gradients
+  std::vector<RangeStep> summed_ranges;  // from averaged gradients
+  std::vector<ApplyStep> apply_first;    // to weights that are then sent
+
+  // Into and out of the exchange out.
+  std::vector<CopyStep> stage_out;    // matrices to messages
+  std::vector<CopyStep> stage_lines;  // assembled statistics to messages
+  std::vector<LineStep> lines_out;    // statistics that were updated in the holder's memory, to messages
   std::vector<WeightStep> weights_out;
-  std::vector<Transfer> send_out;
-  std::vector<Transfer> receive_out;
+  std::vector<StagedMessage> send_out;
+  std::vector<StagedMessage> receive_out;
   std::vector<WeightStep> weights_in;
   std::vector<ApplyStep> apply;
-  std::vector<LineStep> lines_back;  // new statistics, to where they are kept
-  int64_t bytes = 0;                 // of the wave's part
+  std::vector<LineStep> lines_back;  // new statistics to the holder's memory
+
+  PeerPadding padding;
+  int64_t bytes = 0;  // of the wave's part
+
+  // A new place in the wave's part, aligned.
+  ByteRange reserve(int64_t size);
 };
 
 struct Program {
   std::vector<WaveProgram> waves;
-  int64_t arena_bytes = 0;            // three waves in flight
-  std::vector<int64_t> wave_offsets;  // of each wave's part in the arena
-  int64_t number = 0;                 // no other program of an optimizer has it
+  int64_t arena_bytes = 0;            // for three waves in flight
+  std::vector<int64_t> wave_offsets;  // byte of each wave's part in the arena
+  int64_t number = 0;                 // unique among the programs of an optimizer
 };
 
-// `active` says which parameters take part; empty: all. State hands out the places.
-Program compile(const plan::Catalog& catalog, const Plan& plan, int32_t rank, std::span<const int32_t> group_of,
-                const std::vector<bool>& active, State& state);
+// Asks `state` for the places of what the program updates. Deterministic; ranks need not call it together.
+Program compile(const ProgramInput& input, State& state);
 
 }  // namespace muster::engine

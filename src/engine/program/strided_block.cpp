@@ -11,14 +11,15 @@ struct Dim {
   int64_t index = 1;
 };
 
-bool follows(const Dim& outer, const Dim& inner) {
+// True if both dims can be walked as one.
+bool contiguous(const Dim& outer, const Dim& inner) {
   return outer.first == inner.extent * inner.first && outer.second == inner.extent * inner.second &&
          outer.index == inner.extent * inner.index;
 }
 
 }  // namespace
 
-std::vector<Block> blocks(const layout::Intersection& piece, const Shape& shape) {
+std::vector<StridedBlock> strided_blocks(const layout::Intersection& piece, const Shape& shape) {
   const layout::Index tensor = layout::row_major_strides(shape);
   std::vector<Dim> dims;
   int64_t index = 0;
@@ -26,13 +27,13 @@ std::vector<Block> blocks(const layout::Intersection& piece, const Shape& shape)
     index += piece.box.begin[d] * tensor[d];
     const Dim dim{piece.box.end[d] - piece.box.begin[d], piece.first_stride[d], piece.second_stride[d], tensor[d]};
     if (dim.extent == 1) continue;
-    if (!dims.empty() && follows(dims.back(), dim)) {
+    if (!dims.empty() && contiguous(dims.back(), dim)) {
       dims.back() = {dims.back().extent * dim.extent, dim.first, dim.second, dim.index};
     } else {
       dims.push_back(dim);
     }
   }
-  // The last dim makes the columns, if its elements are neighbours everywhere; the one before it the rows.
+  // The last dim becomes the columns if its elements are adjacent everywhere; the dim before it becomes the rows.
   const bool adjacent = !dims.empty() && dims.back().first == 1 && dims.back().second == 1 && dims.back().index == 1;
   if (!adjacent) dims.push_back({});
   const Dim columns = dims.back();
@@ -42,21 +43,52 @@ std::vector<Block> blocks(const layout::Intersection& piece, const Shape& shape)
     rows = dims.back();
     dims.pop_back();
   }
-  std::vector<Block> out{{rows.extent, columns.extent, piece.first_offset, rows.first, piece.second_offset, rows.second,
-                          index, rows.index}};
+  std::vector<StridedBlock> out{{.rows = rows.extent,
+                                 .columns = columns.extent,
+                                 .first = piece.first_offset,
+                                 .first_stride = rows.first,
+                                 .second = piece.second_offset,
+                                 .second_stride = rows.second,
+                                 .index = index,
+                                 .index_stride = rows.index}};
+  // Every further dim, innermost first, repeats the blocks made so far.
   for (size_t d = dims.size(); d-- > 0;) {
-    std::vector<Block> more;
+    std::vector<StridedBlock> repeated;
     for (int64_t i = 0; i < dims[d].extent; ++i) {
-      for (Block block : out) {
+      for (StridedBlock block : out) {
         block.first += i * dims[d].first;
         block.second += i * dims[d].second;
         block.index += i * dims[d].index;
-        more.push_back(block);
+        repeated.push_back(block);
       }
     }
-    out = std::move(more);
+    out = std::move(repeated);
   }
   return out;
+}
+
+std::vector<StridedBlock> strided_blocks(const std::vector<layout::Run>& runs, const Shape& shape) {
+  std::vector<StridedBlock> out;
+  for (const layout::Run& run : runs) {
+    for (const StridedBlock& block : strided_blocks({run.box, run.offset, run.offset, run.stride, run.stride}, shape)) {
+      out.push_back(block);
+    }
+  }
+  return out;
+}
+
+std::vector<StridedBlock> packed(std::vector<StridedBlock> blocks, int64_t begin) {
+  for (StridedBlock& block : blocks) {
+    block.second = begin;
+    block.second_stride = block.columns;
+    begin += block.elements();
+  }
+  return blocks;
+}
+
+std::vector<StridedBlock> shifted(std::vector<StridedBlock> blocks, int64_t distance) {
+  for (StridedBlock& block : blocks) block.second += distance;
+  return blocks;
 }
 
 }  // namespace muster::engine

@@ -1,31 +1,32 @@
-// Memory for kernels, where they compute.
+// Memory for kernels, on the device that they compute on.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 
+#include "base/alignment.h"
 #include "kernels/kernels.h"
 
 namespace muster::engine {
 
-class DeviceBytes {
+// Owns its memory. The kernels must outlive it.
+class DeviceBuffer {
  public:
-  static constexpr int64_t kAlign = 64;
+  static constexpr int64_t kAlign = 64;  // sizes are rounded up to it
 
-  DeviceBytes() = default;
-  DeviceBytes(kernels::Kernels& kernels, int64_t bytes)
-      : kernels_(&kernels), bytes_((bytes + kAlign - 1) / kAlign * kAlign) {
+  DeviceBuffer() = default;
+  DeviceBuffer(kernels::Kernels& kernels, int64_t bytes) : kernels_(&kernels), bytes_(base::round_up(bytes, kAlign)) {
     if (bytes_ > 0) data_ = static_cast<std::byte*>(kernels.allocate(bytes_));
   }
-  DeviceBytes(DeviceBytes&& other) noexcept { *this = std::move(other); }
-  DeviceBytes& operator=(DeviceBytes&& other) noexcept {
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
     std::swap(kernels_, other.kernels_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
-  ~DeviceBytes() {
+  ~DeviceBuffer() {
     if (data_ != nullptr) kernels_->release(data_);
   }
 

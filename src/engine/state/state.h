@@ -1,4 +1,4 @@
-// What a rank carries from step to step, and which elements of which unsharded tensors that is.
+// What a rank carries from step to step, and which elements of which state tensors that is.
 #pragma once
 
 #include <cstddef>
@@ -7,127 +7,148 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "engine/program/strided_block.h"
 #include "engine/state/device_buffer.h"
-#include "engine/state/state_slice.h"
+#include "engine/state/state_shard.h"
 #include "muster/optimizer.h"
 #include "plan/catalog.h"
 
 namespace muster::engine {
 
-int64_t weight_bytes(WeightForm form);
-int64_t extra_bytes(WeightForm form);  // 0: there is none
+int64_t weight_bytes(WeightForm form);  // of an element
+int64_t extra_bytes(WeightForm form);   // of an element's master or mantissa; 0: the form has none
+
+// Everything that is passed by reference or in a span outlives the state.
+struct StateInput {
+  const plan::Catalog& catalog;
+  const Plan& plan;
+  int32_t rank = 0;
+  const OptimizerOptions& options;
+  std::span<const ParameterMemory> memory;  // per parameter; the pointers may change between steps
+  kernels::Kernels& kernels;                // on their device the state has its memory
+};
 
 class State {
  public:
-  // Keeps its memory where the kernels compute, as the weights are. All references outlive it.
-  State(const plan::Catalog& catalog, const Plan& plan, int32_t rank, const OptimizerOptions& options,
-        std::span<const ParameterMemory> memory, kernels::Kernels& kernels);
+  explicit State(const StateInput& input);
 
-  // Places, as elements of the stores below. They are handed out at the first request and stay: a program for some of
-  // the parameters finds what the one for all of them placed.
-  //
-  // Momentum of a rank's part of a matrix; `second` of its blocks says where it goes, from the place onwards.
-  int64_t place_momentum(int32_t matrix, std::span<const Block> blocks);
-  int64_t place_variance(int32_t matrix);
-  // Moments of elements first to first + count of this rank's shard; number `index` of the tensor onwards.
-  struct Moments {
+  // Programs reserve what they update. The first request sets the place, and later ones return it, so that a program
+  // of some parameters finds what the program of all parameters reserved. Places are elements of the stores below.
+
+  // This rank's momentum of a matrix. `second` of the blocks counts from the place that is returned.
+  int64_t reserve_momentum(int32_t matrix, std::span<const StridedBlock> blocks);
+  int64_t reserve_variance(int32_t matrix);
+  // AdamW's or Lion's moments of elements first to first + count of this rank's shard. Element `first` is number
+  // `index` of the tensor.
+  struct MomentPlaces {
     int64_t first = 0;
-    int64_t second = -1;  // AdamW's only
+    int64_t second = -1;  // AdamW only
   };
-  Moments place_moments(int32_t parameter, int64_t first, int64_t count, int64_t index);
-  // Elements whose master or mantissa this rank keeps: it updates them, `first` of the blocks in its shard.
-  void place_extra(int32_t parameter, std::span<const Block> blocks, bool counts);
+  MomentPlaces reserve_moments(int32_t parameter, int64_t first, int64_t count, int64_t index);
+  // The master or mantissa of elements that this rank updates, `first` of the blocks in its shard. `primary` as in
+  // StateBlock.
+  void reserve_extra(int32_t parameter, std::span<const StridedBlock> blocks, bool primary);
 
-  // After the last place: zeros everywhere.
+  // Allocates what was reserved, all zeros. Nothing can be reserved afterwards.
   void allocate();
 
-  // True if the holders of a parameter keep its state, in memory that the caller gives.
-  bool held(int32_t parameter) const {
+  // True if the holders of a parameter keep its state, in the caller's memory.
+  bool holders_keep(int32_t parameter) const {
     return catalog_.problem().parameters[parameter].state_keeper == StateKeeper::kHolders;
   }
-  // Rows of momentum, as kernels take them: of a block of this rank's shard, or dense from its place.
+  // Rows of momentum as kernels take them: of a block of this rank's shard, or dense from its place.
   struct MomentumRows {
     void* data = nullptr;
     int64_t stride = 0;
   };
-  MomentumRows momentum(int32_t parameter, const Block& block, int64_t place);
-  std::byte* owner_momentum(int64_t place) { return momentum_.data() + place * momentum_width_; }
-  float* variance(int32_t parameter, int64_t at) {
-    if (at < 0) return variance_.as<float>();  // no NorMuon: not read
-    return (held(parameter) ? static_cast<float*>(memory_[parameter].statistics) : variance_.as<float>()) + at;
+  MomentumRows momentum(int32_t parameter, const StridedBlock& block, int64_t place);
+  std::byte* owner_momentum(int64_t place) { return momentum_.memory.data() + place * momentum_.width; }
+  float* variance(int32_t parameter, int64_t place) {
+    float* const own = variance_.memory.as<float>();
+    if (place < 0) return own;  // no NorMuon: not read
+    return (holders_keep(parameter) ? static_cast<float*>(memory_[parameter].statistics) : own) + place;
   }
-  // Moments of element `first` of this rank's shard onwards.
+  // Moments from element `first` of this rank's shard on.
   struct MomentPointers {
     float* first = nullptr;
     float* second = nullptr;
   };
-  MomentPointers moments(int32_t parameter, int64_t first, const Moments& place);
-  int64_t* updates() { return given_updates_ != nullptr ? given_updates_ : updates_.as<int64_t>(); }  // per parameter
+  MomentPointers moments(int32_t parameter, int64_t first, const MomentPlaces& places);
+  // Updates done, per parameter.
+  int64_t* updates() { return given_updates_ != nullptr ? given_updates_ : updates_.as<int64_t>(); }
 
   // This rank's shard of a parameter: `first` of the blocks is in its storage.
-  std::vector<Block> shard(int32_t parameter) const;
-  // This rank's copy is the one that counts where replicas have the same.
-  bool stands_for(int32_t parameter) const;
+  std::vector<StridedBlock> shard_blocks(int32_t parameter) const;
+  // True if this rank's copy is the primary one where replicas have the same.
+  bool is_primary(int32_t parameter) const;
 
   int64_t& steps;  // steps done
   int64_t& seed;   // seed of stochastic rounding
 
-  // Every unsharded tensor, and this rank's pieces of it.
-  std::vector<StateSlice> slices();
-  std::optional<StateSlice> slice(const std::string& name);
+  // This rank's shards of all state tensors, or of the one named.
+  std::vector<StateShard> shards();
+  std::optional<StateShard> find_shard(const std::string& name);
 
  private:
-  void require_open() const;
-
-  struct Piece {
-    Block block;
-    int64_t at = 0;  // in its store
-    int64_t stride = 0;
-    bool counts = true;
+  // A part of a tensor: `first` of the block is an element of the store, or of the caller's memory.
+  struct Part {
+    StridedBlock block;
+    bool primary = true;
   };
-  using Pieces = std::vector<std::vector<Piece>>;  // by parameter
+  using Parts = std::vector<Part>;
 
-  // Of a parameter; kOptimizer: of all of it.
-  static constexpr int32_t kOptimizer = -1;
-  void add_slices(int32_t parameter, std::vector<StateSlice>& out);
-  std::vector<Piece> statistics_pieces(int32_t parameter) const;
+  // One kind of state of all parameters, in memory of this class.
+  struct Store {
+    int64_t width = 4;           // bytes of an element
+    int64_t elements = 0;        // reserved
+    std::vector<Parts> parts{};  // per parameter
+    DeviceBuffer memory{};
+  };
+  struct Stored {
+    void* memory = nullptr;
+    Parts parts;
+  };
+
+  void require_open() const;
+  static int64_t reserve_line(Store& store, int32_t parameter, StridedBlock block, bool primary);
+
+  std::vector<StateShard> parameter_shards(int32_t parameter);
+  std::vector<StateShard> optimizer_shards();
+  StateShard make_shard(StateInfo info, const Stored& stored) const;
+  StateShard counter_shard(std::string name, int64_t* counter, kernels::Kernels* device) const;
+  kernels::Kernels* device() const { return kernels_.stream() != nullptr ? &kernels_ : nullptr; }
+  Parts local_parts(int32_t parameter, const layout::Partition& partition) const;
+  Stored stored(int32_t parameter, const Store& store, void* holders_memory) const;
+  Stored stored_variance(int32_t parameter) const;
+  Stored stored_extra(int32_t parameter) const;
 
   const plan::Catalog& catalog_;
   const Plan& plan_;
   const int32_t rank_;
   const Dtype momentum_dtype_;
-  const int64_t momentum_width_;
   const std::span<const ParameterMemory> memory_;
   kernels::Kernels& kernels_;
 
   std::map<int32_t, int64_t> momentum_places_;  // by matrix
   std::map<int32_t, int64_t> variance_places_;
-  std::map<std::pair<int32_t, int64_t>, Moments> moment_places_;  // by parameter and first element
-  Pieces momentum_pieces_;
-  Pieces variance_pieces_;
-  Pieces first_pieces_;
-  Pieces second_pieces_;
-  Pieces extra_pieces_;
+  std::map<std::pair<int32_t, int64_t>, MomentPlaces> moment_places_;  // by parameter and first element
+  Store momentum_;
+  Store variance_;
+  Store first_;
+  Store second_;
+  std::vector<Parts> extra_parts_;       // per parameter
   std::vector<int64_t> variance_lines_;  // of all matrices of a parameter
-
   bool allocated_ = false;
-  int64_t momentum_elements_ = 0;
-  int64_t variance_elements_ = 0;
-  int64_t first_elements_ = 0;
-  int64_t second_elements_ = 0;
-  DeviceBytes momentum_;
-  DeviceBytes variance_;
-  DeviceBytes first_;
-  DeviceBytes second_;
-  DeviceBytes updates_;
+
+  DeviceBuffer updates_;
   int64_t* const given_updates_;
-  int64_t own_counters_[2];  // what `steps` and `seed` refer to, unless the caller has counters
-  std::unordered_map<std::string, int32_t> numbers_;  // of parameters, by name
+  int64_t own_counters_[2];  // `steps` and `seed` refer to these unless the caller has counters
+  std::unordered_map<std::string, int32_t> parameter_of_name_;
 };
 
 }  // namespace muster::engine

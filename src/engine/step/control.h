@@ -115,7 +115,7 @@ class Control {
   const bool has_replicas_to_compare_;  // the same on every rank
 
   // On the device, in this order; what is before `squares_` is sent to the host.
-  DeviceBytes memory_of_answers_;
+  DeviceBuffer memory_of_answers_;
   kernels::Verdict* verdict_ = nullptr;
   kernels::Verdict* first_ = nullptr;  // of the first of several waves
   int64_t* words_ = nullptr;           // ballots

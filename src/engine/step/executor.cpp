@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/alignment.h"
 #include "base/offset_pointer.h"
 #include "kernels/step_scale.h"
 #include "muster/error.h"
@@ -20,9 +21,7 @@ uint64_t stream_of(const std::string& name) {
   return hash;
 }
 
-int64_t round_up(int64_t bytes) {
-  return (bytes + DeviceBytes::kAlign - 1) / DeviceBytes::kAlign * DeviceBytes::kAlign;
-}
+int64_t round_up(int64_t bytes) { return base::round_up(bytes, DeviceBuffer::kAlign); }
 
 }  // namespace
 
@@ -103,7 +102,7 @@ Executor::Workshop Executor::best_workshop(const BatchKey& key, bool home, size_
 template <typename Work>
 void Executor::in_lanes(const Run& run, const LanedBatch& batch, Work work) {
   const Workshop shop = best_workshop(batch.key, batch.home, batch.matrices);
-  const int64_t room = workspace_.size() / lanes_ / DeviceBytes::kAlign * DeviceBytes::kAlign;
+  const int64_t room = workspace_.size() / lanes_ / DeviceBuffer::kAlign * DeviceBuffer::kAlign;
   const bool laned = lanes_ > 1 && run.input.stats == nullptr;
   for (size_t first = 0; first < batch.matrices; first += static_cast<size_t>(shop.matrices)) {
     const size_t count = std::min(static_cast<size_t>(shop.matrices), batch.matrices - first);
@@ -154,7 +153,7 @@ void Executor::start_in(const Run& run, size_t w) {
   const WaveProgram& wave = run.wave(w);
   {
     const auto timed = recorder_.span(Stage::kPack, static_cast<int32_t>(w));
-    clear(run, w, wave.zero);
+    clear(run, w, wave.padding.clear_in);
     pack(run, placed<PackStep>(wave.pack, part(run, w)));
     copy(run, w, wave.gather);
     copy_lines(run, w, wave.lines_in, Lines::kToPart);
@@ -162,7 +161,7 @@ void Executor::start_in(const Run& run, size_t w) {
       std::vector<kernels::CopyBlock> blocks;
       for (const GradientStep& step : wave.gradients) {
         if (byte_size(problem_.parameters[step.parameter].grad_dtype) != width) continue;
-        const Block& b = step.block;
+        const StridedBlock& b = step.block;
         blocks.push_back({b.rows, b.columns, base::offset_by(run.input.gradients[step.parameter], b.first, width),
                           b.first_stride, part(run, w) + step.staged, b.columns});
       }
@@ -258,7 +257,8 @@ void Executor::orthogonalize(const Run& run, size_t w, const OwnedBatch& batch) 
                                            ? reinterpret_cast<float*>(part(run, w) + m.assembled_variance)
                                            : state_.variance(m.parameter, m.variance);
                matrices.push_back({part(run, w) + m.assembled * wire_bytes_, variance,
-                                   m.parameter < 0 ? nullptr : active(run, m.parameter), gram_error(run, m.measured)});
+                                   m.parameter == kZeroMatrix ? nullptr : active(run, m.parameter),
+                                   gram_error(run, m.measured)});
              }
              orthogonalize(w, batch.key, matrices, {workspace, shop.kernel_bytes});
            });
@@ -375,7 +375,7 @@ void Executor::update(const Run& run, size_t w, std::span<const RangeStep> steps
   std::vector<kernels::ElementRange> ranges;
   for (size_t i = 0; i < steps.size(); ++i) {
     const RangeStep& step = steps[i];
-    const bool counts = !state_.held(step.parameter) || state_.stands_for(step.parameter);
+    const bool counts = !state_.holders_keep(step.parameter) || state_.is_primary(step.parameter);
     if (run.input.stats != nullptr && counts) {
       change_watched(run, step, range(run, w, step));
       continue;
@@ -436,7 +436,7 @@ kernels::Rounding Executor::rounding(const StepInput& input) const {
 kernels::ApplyBlock Executor::apply_block(const Run& run, const Placed<ApplyStep>& placed) const {
   const auto& [step, base] = placed;
   const double multiplier = problem_.parameters[step->parameter].multiplier;
-  const Block& b = step->block;
+  const StridedBlock& b = step->block;
   return {b.rows,
           b.columns,
           base + b.second * wire_bytes_,
@@ -466,7 +466,7 @@ void Executor::start_out(const Run& run, size_t w) {
   const WaveProgram& wave = run.wave(w);
   {
     const auto timed = recorder_.span(Stage::kStage, static_cast<int32_t>(w));
-    clear(run, w, wave.zero_out);
+    clear(run, w, wave.padding.clear_out);
     copy(run, w, wave.stage_out);
     copy_lines(run, w, wave.stage_lines);
     copy_lines(run, w, wave.lines_out, Lines::kToPart);

@@ -152,10 +152,10 @@ class Executor {
   void copy_lines(const Run& run, size_t w, std::span<const LineStep> steps, Lines direction);
   void copy_lines(const Run& run, size_t w, std::span<const CopyStep> steps);
   void copy_weights(const Run& run, size_t w, std::span<const WeightStep> steps, bool out);
-  void clear(const Run& run, size_t w, std::span<const Span> spans);
-  Flight exchange(const Run& run, size_t w, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
-                  std::string_view direction);
-  int64_t count_traffic(std::span<const Transfer> sends, std::span<const Transfer> receives);
+  void clear(const Run& run, size_t w, std::span<const ByteRange> ranges);
+  Flight exchange(const Run& run, size_t w, const std::vector<StagedMessage>& sends,
+                  const std::vector<StagedMessage>& receives, std::string_view direction);
+  int64_t count_traffic(std::span<const StagedMessage> sends, std::span<const StagedMessage> receives);
   void enqueue(const Run& run, size_t w, std::span<const Send> sends, std::span<const Receive> receives,
                std::string_view direction, Flight& flight);
   static std::string label_of(size_t w, std::string_view direction);
@@ -196,8 +196,8 @@ class Executor {
   std::vector<uint64_t> streams_;  // of stochastic rounding, a parameter
   bool stochastic_ = false;        // some weight is rounded so
 
-  DeviceBytes arena_;
-  DeviceBytes workspace_;
+  DeviceBuffer arena_;
+  DeviceBuffer workspace_;
   int lanes_ = 1;                               // that the workspace has room for
   int lane_ = 0;                                // the next to be used
   std::vector<kernels::Rates> rates_;           // of groups

@@ -12,14 +12,14 @@ namespace muster::engine {
 // Without the number of the step: on a device ranks learn only behind their messages that they are at different ones.
 std::string Executor::label_of(size_t w, std::string_view direction) { return fmt::format("wave {} {}", w, direction); }
 
-Executor::Flight Executor::exchange(const Run& run, size_t w, const std::vector<Transfer>& sends,
-                                    const std::vector<Transfer>& receives, std::string_view direction) {
+Executor::Flight Executor::exchange(const Run& run, size_t w, const std::vector<StagedMessage>& sends,
+                                    const std::vector<StagedMessage>& receives, std::string_view direction) {
   std::vector<Send> out;
   std::vector<Receive> in;
   Flight flight;
   flight.begin_ns = now_ns();
-  for (const Transfer& t : sends) out.push_back({t.peer, part(run, w) + t.span.offset, t.span.bytes});
-  for (const Transfer& t : receives) in.push_back({t.peer, part(run, w) + t.span.offset, t.span.bytes});
+  for (const StagedMessage& t : sends) out.push_back({t.peer, part(run, w) + t.range.offset, t.range.bytes});
+  for (const StagedMessage& t : receives) in.push_back({t.peer, part(run, w) + t.range.offset, t.range.bytes});
   flight.bytes = count_traffic(sends, receives);
   if (stream_ == nullptr) {
     flight.request = run.link.host->exchange(out, in, label_of(w, direction));
@@ -30,11 +30,11 @@ Executor::Flight Executor::exchange(const Run& run, size_t w, const std::vector<
 }
 
 // The bytes of an exchange.
-int64_t Executor::count_traffic(std::span<const Transfer> sends, std::span<const Transfer> receives) {
+int64_t Executor::count_traffic(std::span<const StagedMessage> sends, std::span<const StagedMessage> receives) {
   int64_t sent = 0;
   int64_t received = 0;
-  for (const Transfer& t : sends) sent += t.span.bytes;
-  for (const Transfer& t : receives) received += t.span.bytes;
+  for (const StagedMessage& t : sends) sent += t.range.bytes;
+  for (const StagedMessage& t : receives) received += t.range.bytes;
   StepStats& stats = recorder_.stats;
   stats.bytes_sent += sent;
   stats.bytes_received += received;
@@ -91,12 +91,12 @@ void Executor::poll() {
   }
 }
 
-void Executor::clear(const Run& run, size_t w, std::span<const Span> spans) {
+void Executor::clear(const Run& run, size_t w, std::span<const ByteRange> ranges) {
   constexpr int64_t kWidth = 2;  // divides what any dtype takes
   std::vector<kernels::CopyBlock> blocks;
-  for (const Span& span : spans) {
-    const int64_t columns = span.bytes / kWidth;
-    blocks.push_back({1, columns, nullptr, columns, part(run, w) + span.offset, columns});
+  for (const ByteRange& range : ranges) {
+    const int64_t columns = range.bytes / kWidth;
+    blocks.push_back({1, columns, nullptr, columns, part(run, w) + range.offset, columns});
   }
   if (!blocks.empty()) kernels_.copy(kWidth, blocks);
 }
@@ -150,7 +150,7 @@ void Executor::sum_replicas(const Run& run, size_t w) {
   };
   for (const SumStep& step : wave.sum) {
     const Dtype own = problem_.parameters[step.parameter].grad_dtype;
-    const Block& b = step.block;
+    const StridedBlock& b = step.block;
     const bool mine = step.staged < 0;
     const void* const from = mine ? base::offset_by(run.input.gradients[step.parameter], b.first, byte_size(own))
                                   : static_cast<const void*>(part(run, w) + step.staged);
@@ -177,7 +177,7 @@ void Executor::copy_weights(const Run& run, size_t w, std::span<const WeightStep
     std::vector<kernels::CopyBlock> blocks;
     for (const WeightStep& step : steps) {
       if (weight_bytes(memory_[step.parameter].form) != width) continue;
-      const Block& b = step.block;
+      const StridedBlock& b = step.block;
       void* const shard = base::offset_by(memory_[step.parameter].weight, b.first, width);
       std::byte* const staged = part(run, w) + step.staged;
       if (out) {

@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kPiece = ParameterStatsCollector::kPieceElements;
 
 // Some rows of a block.
-Block rows_of(const Block& block, int64_t row, int64_t rows) {
-  Block part = block;
+StridedBlock rows_of(const StridedBlock& block, int64_t row, int64_t rows) {
+  StridedBlock part = block;
   part.rows = rows;
   part.first += row * block.first_stride;
   part.second += row * block.second_stride;
@@ -26,8 +26,8 @@ Block rows_of(const Block& block, int64_t row, int64_t rows) {
 void Executor::apply_watched(const Run& run, std::span<const Placed<ApplyStep>> steps) {
   for (const auto& [step, base] : steps) {
     const int32_t p = step->parameter;
-    const bool counts = catalog_.class_at(step->matrix).weights_back || state_.stands_for(p);
-    const Block& block = step->block;
+    const bool counts = catalog_.class_at(step->matrix).weights_back || state_.is_primary(p);
+    const StridedBlock& block = step->block;
     const int64_t height = std::max<int64_t>(1, kPiece / std::max<int64_t>(block.columns, 1));
     for (int64_t row = 0; row < block.rows; row += height) {
       const ApplyStep piece{p, step->matrix, rows_of(block, row, std::min(height, block.rows - row))};

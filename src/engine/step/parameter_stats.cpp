@@ -9,14 +9,14 @@ using kernels::SumOfSquares;
 
 namespace {
 
-void clear(kernels::Kernels& kernels, const DeviceBytes& bytes) {
+void clear(kernels::Kernels& kernels, const DeviceBuffer& bytes) {
   const int64_t words = bytes.size() / 4;
   const kernels::CopyBlock zeros{1, words, nullptr, words, bytes.data(), words};
   if (words > 0) kernels.copy(4, {&zeros, 1});
 }
 
 template <typename T>
-std::vector<T> read(kernels::Kernels& kernels, const DeviceBytes& bytes, size_t count) {
+std::vector<T> read(kernels::Kernels& kernels, const DeviceBuffer& bytes, size_t count) {
   std::vector<T> out(count);
   kernels.read(out.data(), bytes.data(), {1, static_cast<int64_t>(count * sizeof(T)), 0, 0});
   return out;

@@ -64,9 +64,9 @@ class ParameterStatsCollector {
 
   const plan::Catalog& catalog_;
   kernels::Kernels& kernels_;
-  DeviceBytes sums_;    // one SumOfSquares per parameter for the changes, then one for the weights
-  DeviceBytes errors_;  // one double per matrix
-  DeviceBytes kept_;    // weights before an update
+  DeviceBuffer sums_;    // one SumOfSquares per parameter for the changes, then one for the weights
+  DeviceBuffer errors_;  // one double per matrix
+  DeviceBuffer kept_;    // weights before an update
 };
 
 }  // namespace muster::engine
