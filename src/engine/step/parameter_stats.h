@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/state/device_buffer.h"
-#include "engine/step/agreement.h"
+#include "engine/step/holdings.h"
 #include "kernels/kernels.h"
 #include "muster/communicator.h"
 #include "muster/optimizer.h"
