@@ -232,8 +232,9 @@ std::vector<int64_t> ControlReduction::key(const StepRequest& request) const {
   return out;
 }
 
-void ControlReduction::count_updates() {
+void ControlReduction::end_step() {
   context_.device->count({active_, context_.problem.parameters.size()}, context_.state.updates());
+  send();
 }
 
 void ControlReduction::send() {

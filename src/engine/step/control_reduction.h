@@ -42,8 +42,8 @@ class ControlReduction {
     ChooseParameters compare;  // whose gradients are compared with this wave
   };
   void enqueue(const StepRequest& request, const ControlWords& words, const Wave& wave);
-  void count_updates();  // of the parameters that take part
-  void send();           // the answers, to the host
+  void end_step();  // counts the updates of parameters that took part, and sends
+  void send();      // the answers, to the host
 
   // Adds the fingerprints of this rank's gradients to its words, which are where the kernels compute.
   void add_fingerprints(const StepRequest& request, const ChooseParameters& choose, int64_t* words);

@@ -65,19 +65,18 @@ void DeviceStep::capture(bool captured, Calls calls) {
 
 void DeviceStep::enqueue(const Prepared& step) {
   const StepRequest& request = step.request;
-  ParameterStatsCollector* const stats = request.options.parameter_stats ? &parameter_stats_ : nullptr;
+  const bool stats = request.options.parameter_stats;
   const kernels::Range range(device_, title(request.number));
   capture(request.captured, [&] {
     timer().restart(request.number);
     device_.add_to_key(control_.key(request));
-    if (stats != nullptr && !device_.dry_run()) stats->start();
+    if (stats && !device_.dry_run()) parameter_stats_.start();
     control_.enqueue(request, step.words);
     executor_.start(input_of(request));
     const auto waves = [this] { pipeline_.run(); };
     if (!device_.memoize(executor_.inputs(), waves)) executor_.count_traffic();
-    if (stats != nullptr) stats->add_weights(context_.holdings, context_.memory);
-    control_.count_updates();
-    control_.send();
+    if (stats) parameter_stats_.add_weights(context_.holdings, context_.memory);
+    control_.end_step();
   });
   timer().stats.kernels = device_.launches();
   timer().stats.replayed = device_.replayed();
@@ -136,8 +135,7 @@ const StepStats& DeviceStep::finish(const StepRequest& request) {
     const kernels::Range range(device_, what);
     const kernels::Part part(device_);
     pipeline_.finish();
-    control_.count_updates();
-    control_.send();
+    control_.end_step();
     device_.end_step();
     timer().stats.kernels = device_.launches();
   });
@@ -181,8 +179,7 @@ void DeviceStep::reserve(std::span<const Group> groups) {
     executor_.start(input_of(all));
     pipeline_.run();
     parameter_stats_.add_weights(context_.holdings, context_.memory);
-    control_.count_updates();
-    control_.send();
+    control_.end_step();
   });
 }
 

@@ -9,10 +9,10 @@ using kernels::SumOfSquares;
 
 namespace {
 
-void clear(kernels::Kernels& kernels, const DeviceBytes& bytes) {
-  const int64_t words = bytes.size() / 4;
-  const kernels::CopyBlock zeros{1, words, nullptr, words, bytes.data(), words};
-  if (words > 0) kernels.copy(4, {&zeros, 1});
+// Writes zeros over `count` words of 4 bytes.
+void clear_words(kernels::Kernels& kernels, void* data, int64_t count) {
+  const kernels::CopyBlock zeros{.rows = 1, .columns = count, .from_stride = count, .to = data, .to_stride = count};
+  kernels.copy(4, {&zeros, 1});
 }
 
 template <typename T>
@@ -37,8 +37,9 @@ void ParameterStatsCollector::start() {
   if (sums_.size() == 0) sums_ = {kernels_, parameters * kSums};
   if (errors_.size() == 0) errors_ = {kernels_, catalog_.matrix_count() * static_cast<int64_t>(sizeof(double))};
   if (kept_.size() == 0) kept_ = {kernels_, kPieceElements * static_cast<int64_t>(sizeof(float))};
-  clear(kernels_, sums_);
-  clear(kernels_, errors_);
+  for (const DeviceBytes* bytes : {&sums_, &errors_}) {
+    if (bytes->size() > 0) clear_words(kernels_, bytes->data(), bytes->size() / 4);
+  }
 }
 
 void ParameterStatsCollector::keep_weights(Watched& watched) {
@@ -47,8 +48,7 @@ void ParameterStatsCollector::keep_weights(Watched& watched) {
   const int64_t bytes = elements * static_cast<int64_t>(sizeof(float));
   if (kept_.size() > 0 && kept_.size() < bytes) kept_ = {kernels_, bytes};  // one long row
   block.values = kept_.as<float>();
-  const kernels::CopyBlock zeros{1, elements, nullptr, elements, block.values, elements};
-  kernels_.copy(sizeof(float), {&zeros, 1});
+  clear_words(kernels_, block.values, elements);
   kernels_.subtract_from_weights(watched.form, {&block, 1});
 }
 
@@ -56,7 +56,12 @@ void ParameterStatsCollector::add_change(const Watched& watched) {
   const kernels::ChangeBlock& block = watched.block;
   kernels_.subtract_from_weights(watched.form, {&block, 1});
   const int64_t elements = block.rows * block.columns;
-  const kernels::ValueBlock change{1, elements, block.values, elements, block.active, watched.parameter};
+  const kernels::ValueBlock change{.rows = 1,
+                                   .columns = elements,
+                                   .data = block.values,
+                                   .stride = elements,
+                                   .active = block.active,
+                                   .number = watched.parameter};
   kernels_.sum_squares(Dtype::kF32, {&change, 1}, changes());
 }
 
@@ -65,8 +70,12 @@ void ParameterStatsCollector::add_weights(const Holdings& holdings, std::span<co
     std::vector<kernels::ValueBlock> blocks;
     for (size_t p = 0; p < memory.size(); ++p) {
       if (!holdings.any(p) || holdings.replica[p] != 0 || dtype_of(memory[p].form) != dtype) continue;
-      blocks.push_back(
-          {1, holdings.elements[p], memory[p].weight, holdings.elements[p], nullptr, static_cast<int64_t>(p)});
+      const int64_t elements = holdings.elements[p];
+      blocks.push_back({.rows = 1,
+                        .columns = elements,
+                        .data = memory[p].weight,
+                        .stride = elements,
+                        .number = static_cast<int64_t>(p)});
     }
     if (!blocks.empty()) kernels_.sum_squares(dtype, blocks, weights());
   }
@@ -80,7 +89,7 @@ void ParameterStatsCollector::report(Communicator& communicator, const std::stri
   std::vector<int64_t> words = read<int64_t>(kernels_, sums_, 2 * count * kWords);
   const auto errors = read<double>(kernels_, errors_, static_cast<size_t>(catalog_.matrix_count()));
 
-  // Each matrix is measured by one rank, and is 0 elsewhere or if it sat out; as a square it joins an exact sum.
+  // One rank measures each matrix; elsewhere, or if it sat out, its error is 0. As a square it joins an exact sum.
   std::vector<SumOfSquares> gram_errors(count);
   std::vector<double> short_sides(count);
   for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {

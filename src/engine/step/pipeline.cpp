@@ -21,7 +21,8 @@ void Pipeline::line_up(size_t waves, size_t behind) {
   started_ = 0;
   status_ = {};
   for (size_t w = 0; w < waves + 2 * behind; ++w) {
-    if (w < waves) stages_.insert(stages_.end(), {{Action::kAsk, w}, {Action::kAgree, w}, {Action::kStart, w}});
+    if (w < waves && readiness_ != nullptr) stages_.insert(stages_.end(), {{Action::kAsk, w}, {Action::kAgree, w}});
+    if (w < waves) stages_.push_back({Action::kStart, w});
     if (w >= behind && w - behind < waves) stages_.push_back({Action::kCompute, w - behind});
     if (w >= 2 * behind) stages_.push_back({Action::kFinish, w - 2 * behind});
   }
@@ -56,9 +57,9 @@ void Pipeline::drop() {
 bool Pipeline::possible(const Stage& stage) {
   switch (stage.action) {
     case Action::kAsk:
-      return readiness_ == nullptr || readiness_->ready(stage.wave);
+      return readiness_->ready(stage.wave);
     case Action::kAgree:
-      return readiness_ == nullptr || readiness_->answered();
+      return readiness_->answered();
     case Action::kStart:
       return true;
     case Action::kCompute:
@@ -73,11 +74,9 @@ void Pipeline::carry_out(const Stage& stage) {
   const size_t w = stage.wave;
   switch (stage.action) {
     case Action::kAsk:
-      if (readiness_ != nullptr) readiness_->ask(w);
-      return;
+      return readiness_->ask(w);
     case Action::kAgree:
-      if (readiness_ != nullptr) readiness_->agree(w);
-      return;
+      return readiness_->agree(w);
     case Action::kStart:
       ++started_;
       if (readiness_ != nullptr && !readiness_->closed()) ++timer_.stats.early_waves;

@@ -7,55 +7,43 @@
 
 namespace muster::engine {
 
+namespace {
+
+// Rows `stride` elements apart.
+struct Rows {
+  void* data;  // null: zeros
+  int64_t stride;
+};
+
+kernels::CopyBlock copy_rows(int64_t rows, int64_t columns, Rows from, Rows to) {
+  return {.rows = rows,
+          .columns = columns,
+          .from = from.data,
+          .from_stride = from.stride,
+          .to = to.data,
+          .to_stride = to.stride};
+}
+
+std::vector<kernels::CopyBlock> copies_within(std::byte* part, std::span<const CopyStep> steps, int64_t width) {
+  std::vector<kernels::CopyBlock> blocks;
+  for (const CopyStep& step : steps) {
+    blocks.push_back(copy_rows(step.rows, step.columns, {part + step.from * width, step.from_stride},
+                               {part + step.to * width, step.to_stride}));
+  }
+  return blocks;
+}
+
+}  // namespace
+
 void WaveExecutor::clear(size_t w, std::span<const Span> spans) {
   constexpr int64_t kWidth = 2;  // divides the size of every dtype
   std::vector<kernels::CopyBlock> blocks;
   for (const Span& span : spans) {
     const int64_t columns = span.bytes / kWidth;
-    blocks.push_back({.rows = 1,
-                      .columns = columns,
-                      .from = nullptr,
-                      .from_stride = columns,
-                      .to = part(w) + span.offset,
-                      .to_stride = columns});
+    blocks.push_back(copy_rows(1, columns, {nullptr, columns}, {part(w) + span.offset, columns}));
   }
   if (!blocks.empty()) kernels_.copy(kWidth, blocks);
 }
-
-namespace {
-
-std::vector<kernels::CopyBlock> copies_within(std::byte* part, std::span<const CopyStep> steps, int64_t width) {
-  std::vector<kernels::CopyBlock> blocks;
-  for (const CopyStep& step : steps) {
-    blocks.push_back({.rows = step.rows,
-                      .columns = step.columns,
-                      .from = part + step.from * width,
-                      .from_stride = step.from_stride,
-                      .to = part + step.to * width,
-                      .to_stride = step.to_stride});
-  }
-  return blocks;
-}
-
-// Between a shard, where the block says, and its dense copy in a message.
-kernels::CopyBlock to_message(const Block& block, const void* shard, void* staged) {
-  return {.rows = block.rows,
-          .columns = block.columns,
-          .from = shard,
-          .from_stride = block.first_stride,
-          .to = staged,
-          .to_stride = block.columns};
-}
-kernels::CopyBlock from_message(const Block& block, const void* staged, void* shard) {
-  return {.rows = block.rows,
-          .columns = block.columns,
-          .from = staged,
-          .from_stride = block.columns,
-          .to = shard,
-          .to_stride = block.first_stride};
-}
-
-}  // namespace
 
 void WaveExecutor::copy(size_t w, std::span<const CopyStep> steps) {
   const std::vector<kernels::CopyBlock> blocks = copies_within(part(w), steps, wire_bytes_);
@@ -73,12 +61,8 @@ void WaveExecutor::copy_lines(size_t w, std::span<const LineStep> steps, Directi
     float* const kept = context_.state.variance(step.parameter, step.held);
     float* const staged = part_f32(w) + step.staged;
     const bool to_part = direction == Direction::kToPart;
-    blocks.push_back({.rows = 1,
-                      .columns = step.count,
-                      .from = to_part ? kept : staged,
-                      .from_stride = step.count,
-                      .to = to_part ? staged : kept,
-                      .to_stride = step.count});
+    blocks.push_back(
+        copy_rows(1, step.count, {to_part ? kept : staged, step.count}, {to_part ? staged : kept, step.count}));
   }
   if (!blocks.empty()) kernels_.copy(sizeof(float), blocks);
 }
@@ -88,8 +72,9 @@ void WaveExecutor::copy_gradients(size_t w, std::span<const GradientStep> steps)
     std::vector<kernels::CopyBlock> blocks;
     for (const GradientStep& step : steps) {
       if (byte_size(parameter(step.parameter).grad_dtype) != width) continue;
-      const void* const shard = base::offset_by(step_.gradients[step.parameter], step.block.first, width);
-      blocks.push_back(to_message(step.block, shard, part(w) + step.staged));
+      const Block& b = step.block;
+      void* const shard = base::offset_by(step_.gradients[step.parameter], b.first, width);
+      blocks.push_back(copy_rows(b.rows, b.columns, {shard, b.first_stride}, {part(w) + step.staged, b.columns}));
     }
     if (!blocks.empty()) kernels_.copy(width, blocks);
   }
@@ -101,10 +86,11 @@ void WaveExecutor::copy_weights(size_t w, std::span<const WeightStep> steps, Dir
     for (const WeightStep& step : steps) {
       const ParameterMemory& memory = context_.memory[step.parameter];
       if (weight_bytes(memory.form) != width) continue;
-      void* const shard = base::offset_by(memory.weight, step.block.first, width);
-      std::byte* const staged = part(w) + step.staged;
-      blocks.push_back(direction == Direction::kToPart ? to_message(step.block, shard, staged)
-                                                       : from_message(step.block, staged, shard));
+      const Block& b = step.block;
+      const Rows shard{base::offset_by(memory.weight, b.first, width), b.first_stride};
+      const Rows staged{part(w) + step.staged, b.columns};
+      const bool to_part = direction == Direction::kToPart;
+      blocks.push_back(copy_rows(b.rows, b.columns, to_part ? shard : staged, to_part ? staged : shard));
     }
     if (!blocks.empty()) kernels_.copy(width, blocks);
   }

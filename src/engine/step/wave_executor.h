@@ -176,7 +176,6 @@ class WaveExecutor {
   void update_ranges(const RangeStep& step, std::span<const kernels::ElementRange> ranges);
   void update_watched(const RangeStep& step, const kernels::ElementRange& range);
 
-  // wave_inputs.cpp
   kernels::Rounding rounding() const;
   const kernels::Rates* rates();  // of all groups, where the kernels read them; uploads them once per step
   const kernels::Rates* rates(int32_t parameter) { return rates() + context_.memory[parameter].group; }
