@@ -29,7 +29,7 @@ const StepStats& DeviceStep::step(const StepRequest& request) {
   keep(step.request.groups);
   or_break(what, [&] { enqueue(step); });
   count_step(request.number);
-  under_way_.push_back({device_.step(), request.number, options, own});
+  submitted_.push_back({device_.step(), request.number, options, own});
   if (own.refused()) refuse(what, own);
   if (options.parameter_stats) timer().stats.parameters.resize(parameters());
   const bool looks = options.grad_norm || options.parameter_stats || options.trace;
@@ -56,9 +56,9 @@ DeviceStep::Prepared DeviceStep::prepare(const StepRequest& request) {
 }
 
 template <typename Calls>
-void DeviceStep::capture(bool captured, Calls calls) {
+void DeviceStep::capture(const StepRequest& request, Calls calls) {
   do {
-    device_.begin_step(captured);
+    device_.begin_step(request.captured);
     calls();
   } while (!device_.end_step());
 }
@@ -67,7 +67,7 @@ void DeviceStep::enqueue(const Prepared& step) {
   const StepRequest& request = step.request;
   const bool stats = request.options.parameter_stats;
   const kernels::Range range(device_, title(request.number));
-  capture(request.captured, [&] {
+  capture(request, [&] {
     timer().restart(request.number);
     device_.add_to_key(control_.key(request));
     if (stats && !device_.dry_run()) parameter_stats_.start();
@@ -140,7 +140,7 @@ const StepStats& DeviceStep::finish(const StepRequest& request) {
     timer().stats.kernels = device_.launches();
   });
   count_step(request.number);
-  under_way_.push_back({device_.step(), request.number, request.options, own});
+  submitted_.push_back({device_.step(), request.number, request.options, own});
   const bool refused = (own.refused() || timer().tracing()) && settle_until(0);
   if (own.refused() && status_.broken()) throw InvalidArgument(status_.reason());
   if (own.refused()) refuse(what, own);
@@ -155,7 +155,7 @@ double DeviceStep::grad_norm(const StepRequest& request) {
   settle();
   const Prepared step = prepare(request);
   or_break(what, [&] {
-    capture(false, [&] {
+    capture(step.request, [&] {
       control_.enqueue(step.request, step.words);
       control_.send();
     });
@@ -183,17 +183,17 @@ void DeviceStep::reserve(std::span<const Group> groups) {
   });
 }
 
-bool DeviceStep::settle_until(size_t under_way) {
+bool DeviceStep::settle_until(size_t in_flight) {
   bool refused = false;
-  while (under_way_.size() > under_way) refused = settle_oldest();
+  while (submitted_.size() > in_flight) refused = settle_oldest();
   return refused;
 }
 
 bool DeviceStep::settle_oldest() {
-  const Submitted step = under_way_.front();
+  const Submitted step = submitted_.front();
   const std::string what = title(step.number);
   or_break(what, [&] { context_.link.stream->watch([&] { return device_.done(step.device_step); }, what); });
-  under_way_.pop_front();
+  submitted_.pop_front();
   const std::span<const std::byte> sent = device_.read_back_of(step.device_step);
   const bool told = step.own.refused();
   std::string why = told ? fmt::format("{}: {}", what, step.own.reason) : "";
@@ -229,7 +229,7 @@ void DeviceStep::drop_stale_graphs(std::string_view what) {
 }
 
 void DeviceStep::drop() {
-  under_way_.clear();
+  submitted_.clear();
   recapture_at_ = kNever;
   StepPath::drop();
   device_.drop_graphs();

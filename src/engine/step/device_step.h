@@ -48,12 +48,12 @@ class DeviceStep final : public StepPath {
   Prepared prepare(const StepRequest& request);
   // Makes the calls of a step, again if they turn out to differ from the captured ones.
   template <typename Calls>
-  void capture(bool captured, Calls calls);
+  void capture(const StepRequest& request, Calls calls);
   void enqueue(const Prepared& step);
   StepInput input_of(const StepRequest& request);
-  // Waits until at most so many steps are under way. True if the last it looked at was refused; an overlapped step that
-  // had begun then breaks off.
-  bool settle_until(size_t under_way);
+  // Reads outcomes, waiting, until at most so many steps are in flight. True if the last one it read was refused. An
+  // overlapped step that had begun and then was refused breaks off.
+  bool settle_until(size_t in_flight);
   bool settle_oldest();
   void drop_stale_graphs(std::string_view what);
   [[noreturn]] static void refuse(std::string_view what, const StepStatus& own);
@@ -61,7 +61,7 @@ class DeviceStep final : public StepPath {
   kernels::AsyncDevice& device_;
   const bool graph_;  // OptimizerOptions::graph
   const std::vector<void*> no_gradients_;
-  std::deque<Submitted> under_way_;
+  std::deque<Submitted> submitted_;
   int64_t recapture_at_ = kNever;  // from this step of the device on, no earlier capture is replayed
 };
 
