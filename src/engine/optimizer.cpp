@@ -12,6 +12,52 @@
 
 namespace muster {
 
+Optimizer::Optimizer(Problem problem, OptimizerOptions options, Communicator& communicator,
+                     std::vector<ParameterMemory> memory)
+    : impl_(std::make_unique<Impl>(std::move(problem), std::move(options), communicator, std::move(memory))) {}
+Optimizer::~Optimizer() = default;
+Optimizer::Optimizer(Optimizer&&) noexcept = default;
+Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
+
+const Problem& Optimizer::problem() const { return impl_->problem_; }
+const Plan& Optimizer::plan() const { return impl_->plan_; }
+int64_t Optimizer::scratch_bytes() const { return impl_->path_->scratch_bytes(); }
+int32_t Optimizer::groups() const { return static_cast<int32_t>(impl_->options_.groups.size()); }
+Group& Optimizer::group(int32_t index) {
+  if (index < 0 || index >= groups()) {
+    throw InvalidArgument(fmt::format("group {}: expected 0 to {}", index, groups() - 1));
+  }
+  return impl_->options_.groups[index];
+}
+int64_t Optimizer::steps() const { return impl_->state_->steps; }
+
+const StepStats& Optimizer::step(std::span<void* const> gradients, const StepOptions& options) {
+  return impl_->step(gradients, options);
+}
+void Optimizer::begin_step(const StepOptions& options) { impl_->begin_step(options); }
+void Optimizer::ready(int32_t parameter, void* gradient) { impl_->ready(parameter, gradient); }
+double Optimizer::grad_norm(std::span<void* const> gradients, double grad_scale) {
+  return impl_->grad_norm(gradients, grad_scale);
+}
+void Optimizer::synchronize() { impl_->synchronize(); }
+void Optimizer::follow(void* stream) { impl_->follow(stream); }
+void Optimizer::move(int32_t parameter, void* weight, void* extra) { impl_->move(parameter, weight, extra); }
+void Optimizer::move_state(int32_t parameter, const StateMemory& state) { impl_->move_state(parameter, state); }
+void Optimizer::restored() { impl_->restored(); }
+const StepStats& Optimizer::last_step() const { return impl_->timer_.last_stats; }
+const std::vector<TraceEvent>& Optimizer::trace() const { return impl_->timer_.last_events; }
+
+std::vector<StateInfo> Optimizer::state() const {
+  std::vector<StateInfo> out;
+  for (const engine::StateSlice& slice : impl_->state_->slices()) out.push_back(slice.info);
+  return out;
+}
+StateTensor Optimizer::export_state(const std::string& name) { return impl_->export_state(name); }
+void Optimizer::import_state(std::span<const StateTensor> tensors) { impl_->import_state(tensors); }
+void Optimizer::save(const std::string& directory) { impl_->save(directory); }
+void Optimizer::load(const std::string& directory) { impl_->load(directory); }
+void Optimizer::reconnect(Communicator& communicator) { impl_->reconnect(communicator); }
+
 namespace {
 
 constexpr int kMostThreads = 4096;
@@ -100,10 +146,6 @@ void Optimizer::Impl::connect(Communicator& communicator) {
   link_.through_host = true;
 }
 
-engine::StepRequest Optimizer::Impl::request(std::span<void* const> gradients, const StepOptions& options) const {
-  return {.number = state_->steps + 1, .gradients = gradients, .groups = options_.groups, .options = options};
-}
-
 const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const StepOptions& options) {
   status_.require_whole();
   if (!options_.overlap) return path_->step(request(gradients, options));
@@ -135,6 +177,10 @@ double Optimizer::Impl::grad_norm(std::span<void* const> gradients, double grad_
   return path_->grad_norm(request(gradients, options));
 }
 
+engine::StepRequest Optimizer::Impl::request(std::span<void* const> gradients, const StepOptions& options) const {
+  return {.number = state_->steps + 1, .gradients = gradients, .groups = options_.groups, .options = options};
+}
+
 void Optimizer::Impl::synchronize() {
   status_.require_whole();
   path_->settle();
@@ -154,51 +200,5 @@ void Optimizer::Impl::check_number(int32_t parameter) const {
   if (parameter >= 0 && parameter < static_cast<int32_t>(memory_.size())) return;
   throw InvalidArgument(fmt::format("parameter {}: expected 0 to {}", parameter, memory_.size() - 1));
 }
-
-Optimizer::Optimizer(Problem problem, OptimizerOptions options, Communicator& communicator,
-                     std::vector<ParameterMemory> memory)
-    : impl_(std::make_unique<Impl>(std::move(problem), std::move(options), communicator, std::move(memory))) {}
-Optimizer::~Optimizer() = default;
-Optimizer::Optimizer(Optimizer&&) noexcept = default;
-Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
-
-const Problem& Optimizer::problem() const { return impl_->problem_; }
-const Plan& Optimizer::plan() const { return impl_->plan_; }
-int64_t Optimizer::scratch_bytes() const { return impl_->path_->scratch_bytes(); }
-int32_t Optimizer::groups() const { return static_cast<int32_t>(impl_->options_.groups.size()); }
-Group& Optimizer::group(int32_t index) {
-  if (index < 0 || index >= groups()) {
-    throw InvalidArgument(fmt::format("group {}: expected 0 to {}", index, groups() - 1));
-  }
-  return impl_->options_.groups[index];
-}
-int64_t Optimizer::steps() const { return impl_->state_->steps; }
-
-const StepStats& Optimizer::step(std::span<void* const> gradients, const StepOptions& options) {
-  return impl_->step(gradients, options);
-}
-void Optimizer::begin_step(const StepOptions& options) { impl_->begin_step(options); }
-void Optimizer::ready(int32_t parameter, void* gradient) { impl_->ready(parameter, gradient); }
-double Optimizer::grad_norm(std::span<void* const> gradients, double grad_scale) {
-  return impl_->grad_norm(gradients, grad_scale);
-}
-void Optimizer::synchronize() { impl_->synchronize(); }
-void Optimizer::follow(void* stream) { impl_->follow(stream); }
-void Optimizer::move(int32_t parameter, void* weight, void* extra) { impl_->move(parameter, weight, extra); }
-void Optimizer::move_state(int32_t parameter, const StateMemory& state) { impl_->move_state(parameter, state); }
-void Optimizer::restored() { impl_->restored(); }
-const StepStats& Optimizer::last_step() const { return impl_->timer_.last_stats; }
-const std::vector<TraceEvent>& Optimizer::trace() const { return impl_->timer_.last_events; }
-
-std::vector<StateInfo> Optimizer::state() const {
-  std::vector<StateInfo> out;
-  for (const engine::StateSlice& slice : impl_->state_->slices()) out.push_back(slice.info);
-  return out;
-}
-StateTensor Optimizer::export_state(const std::string& name) { return impl_->export_state(name); }
-void Optimizer::import_state(std::span<const StateTensor> tensors) { impl_->import_state(tensors); }
-void Optimizer::save(const std::string& directory) { impl_->save(directory); }
-void Optimizer::load(const std::string& directory) { impl_->load(directory); }
-void Optimizer::reconnect(Communicator& communicator) { impl_->reconnect(communicator); }
 
 }  // namespace muster

@@ -50,7 +50,6 @@ class Optimizer::Impl {
   std::unique_ptr<kernels::Kernels> kernels_;  // allocates the memory of the rest
   std::optional<engine::State> state_;
   engine::StepTimer timer_;
-  std::unique_ptr<engine::StepPath> path_;
 
  private:
   void build();
@@ -70,6 +69,9 @@ class Optimizer::Impl {
   engine::Link link_;
   engine::OptimizerStatus status_;
   std::optional<engine::StepContext> context_;  // refers to all of these
+
+ public:
+  std::unique_ptr<engine::StepPath> path_;  // last, because it refers to the context
 };
 
 }  // namespace muster
