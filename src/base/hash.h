@@ -14,7 +14,7 @@ namespace muster::base {
 inline constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;  // the increment of splitmix64
 
 // The finalizer of splitmix64: every bit of the input reaches every bit of the result.
-inline uint64_t mix(uint64_t z) {
+constexpr uint64_t mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
   z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
   return z ^ (z >> 31);

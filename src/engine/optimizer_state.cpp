@@ -11,7 +11,9 @@
 #include "engine/checkpoint/checkpoint_tensors.h"
 #include "engine/optimizer_impl.h"
 #include "engine/state/export_import.h"
+#include "engine/step/agreement.h"
 #include "engine/step/fail_together.h"
+#include "muster/error.h"
 
 namespace muster {
 
@@ -21,28 +23,25 @@ void Optimizer::Impl::reconnect(Communicator& communicator) {
     throw InvalidArgument(fmt::format("reconnect: rank {} of {}, expected rank {} of {}", communicator.rank(),
                                       communicator.size(), rank_, ranks_));
   });
-  if (broken_.empty()) {
+  if (!status_.broken()) {
     try {
-      settle(0);              // in bounded time; ends what waits for a peer that is gone
-    } catch (const Error&) {  // broken_ says so
+      path_->settle();        // in bounded time; ends what waits for a peer that is gone
+    } catch (const Error&) {  // the status says so
     }
   }
-  under_way_.clear();
-  record_anew_ = kNever;
-  refused_.clear();
-  if (overlap_ && overlap_->under_way()) {
-    if (broken_.empty()) broken_ = fmt::format("step {} was dropped: load a state first", state_->steps + 1);
-    overlap_->drop();
+  status_.forget_refusals();
+  if (path_->under_way() && !status_.broken()) {
+    status_.break_off(fmt::format("step {} was dropped: load a state first", state_->steps + 1));
   }
-  executor_->abandon();
-  if (kernels_->stream() != nullptr) kernels_->stream()->drop_graphs();
+  path_->drop();
   connect(communicator);
-  engine::agree_on_plan(problem_, plan_, options_, memory_, *communicator_);
-  // Where one rank broke off, another may have come through, or not have begun.
-  int64_t most[] = {broken_.empty() ? 0 : 1, state_->steps, -state_->steps};
-  communicator_->all_reduce(most, ReduceOp::kMax, "compare steps")->wait();
+  engine::agree_on_plan(problem_, plan_, options_, memory_, communicator);
+  // Where one rank broke off, another may have finished its step, or not have begun.
+  int64_t most[] = {status_.broken() ? 1 : 0, state_->steps, -state_->steps};
+  communicator.all_reduce(most, ReduceOp::kMax, "compare steps")->wait();
   const bool whole = most[0] == 0 && most[1] == -most[2];
-  if (!whole && broken_.empty()) broken_ = "reconnected to ranks of which some broke off: load a state first";
+  if (whole || status_.broken()) return;
+  status_.break_off("reconnected to ranks of which some broke off: load a state first");
 }
 
 void Optimizer::Impl::move(int32_t parameter, void* weight, void* extra) {
@@ -52,8 +51,8 @@ void Optimizer::Impl::move(int32_t parameter, void* weight, void* extra) {
   moved.weight = weight;
   moved.extra = extra;
   const auto groups = static_cast<int32_t>(options_.groups.size());
-  engine::check_memory(problem_, *holdings_, static_cast<size_t>(parameter), moved, groups, rank_);
-  memory_[parameter] = moved;  // in place: others look at it
+  engine::check_memory(problem_, *holdings_, static_cast<size_t>(parameter), moved, groups);
+  memory_[parameter] = moved;  // in place: the parts of a step refer to it
 }
 
 void Optimizer::Impl::move_state(int32_t parameter, const StateMemory& state) {
@@ -72,28 +71,29 @@ void Optimizer::Impl::move_state(int32_t parameter, const StateMemory& state) {
 
 void Optimizer::Impl::restored() {
   require_no_step();
-  settle(0);
-  broken_.clear();
-  refused_.clear();
+  path_->settle();
+  status_.restore();
+  status_.forget_refusals();
 }
 
 StateTensor Optimizer::Impl::export_state(const std::string& name) {
-  require_whole();
+  status_.require_whole();
   require_no_step();
-  settle_all();
+  path_->settle();
+  status_.require_whole();
   const std::optional<engine::StateShard> shard = state_->find_shard(name);
   if (!shard) throw InvalidArgument(fmt::format("state \"{}\": there is none of that name", name));
-  return or_break("export of state", [&] { return engine::export_tensor(*shard, *communicator_); });
+  return path_->or_break("export of state", [&] { return engine::export_tensor(*shard, *link_.host); });
 }
 
 void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
   require_no_step();
-  settle(0);
+  path_->settle();
   std::vector<engine::StateShard> shards = state_->shards();
   std::map<std::string, engine::StateShard*> by_name;
   for (engine::StateShard& shard : shards) by_name[shard.info.name] = &shard;
   std::set<std::string_view> given;
-  engine::together(*communicator_, "check state", [&] {
+  engine::together(*link_.host, "check state", [&] {
     for (const StateTensor& tensor : tensors) {
       if (!given.insert(tensor.name).second) {
         throw InvalidArgument(fmt::format("state \"{}\": given twice", tensor.name));
@@ -106,41 +106,42 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
     }
   });
   // Or some would go on while others are still broken.
-  engine::check_same(*communicator_, "import state", fmt::format("{}", fmt::join(given, "\n")));
+  engine::check_same(*link_.host, "import state", fmt::format("{}", fmt::join(given, "\n")));
   for (const StateTensor& tensor : tensors) {
     engine::import_tensor(*by_name.at(tensor.name), tensor.data);
     by_name.erase(tensor.name);
   }
-  if (by_name.empty()) broken_.clear();
-  refused_.clear();
+  if (by_name.empty()) status_.restore();
+  status_.forget_refusals();
 }
 
 void Optimizer::Impl::save(const std::string& directory) {
-  require_whole();
+  status_.require_whole();
   require_no_step();
-  settle_all();
+  path_->settle();
+  status_.require_whole();
   const std::vector<engine::StateShard> shards = state_->shards();
-  or_refuse(fmt::format("the checkpoint after step {}", state_->steps), [&] {
-    engine::save_checkpoint(directory, {state_->steps, {}}, shards, *communicator_);
+  path_->or_refuse(fmt::format("the checkpoint after step {}", state_->steps), [&] {
+    engine::save_checkpoint(directory, {state_->steps, {}}, shards, *link_.host);
   });
 }
 
 void Optimizer::Impl::load(const std::string& directory) {
   require_no_step();
-  settle(0);
+  path_->settle();
   const std::vector<engine::StateShard> shards = state_->shards();
   try {
-    engine::load_checkpoint(directory, shards, *communicator_);
+    engine::load_checkpoint(directory, shards, *link_.host);
   } catch (const InvalidArgument&) {
     throw;  // nothing was changed
   } catch (const Error& error) {
-    give_up(error.failure().within(fmt::format("loading \"{}\" broke off", directory)));
+    path_->give_up(error.failure().within(fmt::format("loading \"{}\" broke off", directory)));
     throw;  // on every rank: they may try again
   } catch (...) {
-    break_off(fmt::format("loading \"{}\"", directory));
+    path_->break_off(fmt::format("loading \"{}\"", directory));
   }
-  broken_.clear();
-  refused_.clear();
+  status_.restore();
+  status_.forget_refusals();
 }
 
 }  // namespace muster

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "backends.h"
-#include "engine/step/recorder.h"
+#include "engine/step/step_timer.h"
 
 namespace muster::run {
 namespace {

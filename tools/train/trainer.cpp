@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "engine/step/recorder.h"
+#include "engine/step/step_timer.h"
 #include "kernels/bf16.h"
 #include "muster/error.h"
 

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "engine/program/wave_compiler.h"
+#include "plan/normuon_statistics_routes.h"
 #include "plan/replicas.h"
 #include "plan/scratch.h"
-#include "plan/normuon_statistics_routes.h"
 
 namespace muster::engine {
 

@@ -1,4 +1,4 @@
-// Failing together: what goes wrong on one rank alone must not leave the others waiting for it.
+// Work that fails on all ranks or on none: an error on one rank must not leave the others waiting for it.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,11 @@
 
 namespace muster::engine {
 
-// Runs `work`, which must not communicate, on every rank and waits for all of them. Empty, or what the lowest rank that
-// failed had thrown: the same text on every rank. Throws CommError.
+// Runs `work`, which must not communicate, on every rank and waits for all of them. Returns the error of the lowest
+// rank that failed, the same text on every rank; empty if none did. Throws CommError.
 std::string failure_of_any(Communicator& comm, std::string_view label, const std::function<void()>& work);
 
-// The same, thrown as InvalidArgument.
+// Throws that error as InvalidArgument.
 void together(Communicator& comm, std::string_view label, const std::function<void()>& work);
 
 }  // namespace muster::engine

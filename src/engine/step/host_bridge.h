@@ -1,5 +1,5 @@
-// A stream's exchanges over a communicator that knows host memory only: staged, and done when a call returns. For one
-// rank, for tests, and where there is nothing better.
+// Exchanges of a device over a communicator that reaches host memory only: messages are copied through the host and
+// have arrived when a call returns. For one rank, for tests, and for communicators without a device path.
 #pragma once
 
 #include <span>
@@ -42,7 +42,7 @@ class HostBridge final : public StreamCommunicator {
   }
 
   void watch(const std::function<bool()>& done, std::string_view) override {
-    while (!done()) std::this_thread::yield();  // a processor that sleeps is slow to begin the next step
+    while (!done()) std::this_thread::yield();  // a sleeping thread would begin the next step late
   }
 
  private:

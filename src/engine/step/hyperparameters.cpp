@@ -49,7 +49,7 @@ void validate(const Group& group) {
 
 namespace engine {
 
-bool all_valid(const std::vector<Group>& groups) {
+bool all_valid(std::span<const Group> groups) {
   return std::ranges::all_of(groups, [](const Group& group) {
     try {
       validate(group);
@@ -81,6 +81,14 @@ uint64_t fingerprint_but_rates(const Group& group) {
     print.add(step.c);
   }
   return print.value();
+}
+
+bool takes_part(const Group& group, int64_t step) { return step % std::max<int64_t>(group.every, 1) == 0; }
+
+std::vector<bool> parameters_due(std::span<const Group> groups, std::span<const ParameterMemory> memory, int64_t step) {
+  std::vector<bool> due(memory.size());
+  for (size_t p = 0; p < due.size(); ++p) due[p] = takes_part(groups[memory[p].group], step);
+  return due;
 }
 
 }  // namespace engine

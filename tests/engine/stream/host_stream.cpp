@@ -9,7 +9,7 @@
 #include <set>
 
 #include "backends.h"
-#include "engine/step/recorder.h"
+#include "engine/step/step_timer.h"
 #include "engine/stream/host_queue.h"
 #include "kernels/async_device.h"
 #include "muster/error.h"

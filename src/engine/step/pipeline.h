@@ -1,0 +1,66 @@
+// The order in which a step's waves run: the one scheduler of waves.
+//
+// A whole step runs every wave. An overlapped step starts while gradients still come: each wave as soon as it is ready.
+// All ranks go through the same stages in the same order, because they call the same collectives; so a wave that is
+// ready early waits for its turn.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/step/status.h"
+#include "engine/step/step_timer.h"
+#include "engine/step/wave_executor.h"
+#include "engine/step/wave_readiness.h"
+
+namespace muster::engine {
+
+class Pipeline {
+ public:
+  // Both outlive this object.
+  Pipeline(WaveExecutor& executor, StepTimer& timer) : executor_(executor), timer_(timer) {}
+
+  // The step that the executor has started, with every wave ready.
+  void run();
+
+  // The same step, wave by wave. Where nothing travels, `behind` is 0: each wave is finished before the next starts.
+  // With 1, wave w + 1 arrives while w computes and w - 1 returns.
+  void begin(WaveReadiness& readiness, size_t behind);
+  bool under_way() const { return !stages_.empty(); }
+  bool started() const { return started_ > 0; }  // weights may be partly updated
+  // True if advance() would do something.
+  bool can_advance();
+  // As far as it goes without waiting for gradients or other ranks. A refusal is kept for finish().
+  void advance();
+  // The rest, waiting; on a device enqueued. On the host, throws InvalidArgument on every rank if any refuses the step.
+  void finish();
+  void drop();
+
+ private:
+  enum class Action : uint8_t {
+    kAsk,    // sends this rank's control words for the wave
+    kAgree,  // receives their sum
+    kStart,  // momentum, exchange in
+    kCompute,
+    kFinish,
+  };
+  struct Stage {
+    Action action;
+    size_t wave;
+  };
+
+  void line_up(size_t waves, size_t behind);
+  bool possible(const Stage& stage);
+  void carry_out(const Stage& stage);
+
+  WaveExecutor& executor_;
+  StepTimer& timer_;
+  WaveReadiness* readiness_ = nullptr;  // null: every wave is ready and agreed on
+  std::vector<Stage> stages_;           // of the step under way
+  size_t next_ = 0;                     // of them
+  size_t started_ = 0;                  // waves
+  StepStatus status_;                   // kRefused: all ranks know
+};
+
+}  // namespace muster::engine

@@ -1,0 +1,56 @@
+#include "engine/step/step_path.h"
+
+#include <utility>
+
+#include "engine/step/device_step.h"
+#include "engine/step/host_step.h"
+
+namespace muster::engine {
+
+StepPath::StepPath(const StepContext& context, const OptimizerOptions& options, OptimizerStatus& status)
+    : context_(context),
+      status_(status),
+      snapshot_(options.groups),
+      executor_(context, {.momentum = options.momentum,
+                          .scratch_cap = options.plan.strategy == Strategy::kGlobal ? options.plan.scratch_bytes : 0,
+                          .groups = snapshot_}),
+      parameter_stats_(context.catalog, context.kernels),
+      control_(context, executor_, options.groups.size()),
+      pipeline_(executor_, context.timer) {
+  if (options.overlap) readiness_.emplace(context, control_);
+}
+
+std::unique_ptr<StepPath> make_step_path(const StepContext& context, const OptimizerOptions& options,
+                                         OptimizerStatus& status) {
+  if (context.device == nullptr) return std::make_unique<HostStep>(context, options, status);
+  return std::make_unique<DeviceStep>(context, options, status);
+}
+
+void StepPath::drop() {
+  pipeline_.drop();
+  executor_.abandon();
+}
+
+void StepPath::give_up(Failure why) {
+  status_.break_off(std::move(why));
+  try {
+    drop();
+  } catch (const DeviceError&) {  // this error broke the step
+  }
+}
+
+void StepPath::break_off(std::string_view what) {
+  try {
+    throw;
+  } catch (const CommError& error) {
+    give_up(error.failure().within(fmt::format("{} broke off", what)));
+    throw CommError(status_.reason());
+  } catch (const std::exception& error) {
+    const std::string why = fmt::format("{} broke off: {}", what, error.what());
+    context_.link.host->abort(why);  // first: giving up waits for what is under way
+    give_up(why);
+    throw;
+  }
+}
+
+}  // namespace muster::engine
