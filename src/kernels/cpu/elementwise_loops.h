@@ -128,7 +128,8 @@ struct LionRule : MomentRates {
   MUSTER_INLINE float change(int64_t j, float g) const {
     const float direction = toward(momentum[j], g, rest1);
     momentum[j] = toward(momentum[j], g, rest2);
-    return direction > 0 ? lr : direction < 0 ? -lr : 0.0f;
+    const float up = direction > 0 ? lr : 0.0f;  // a nested conditional vectorises worse
+    return direction < 0 ? -lr : up;
   }
 };
 

@@ -110,49 +110,33 @@ WeightBlock after(const WeightBlock& weight, WeightForm form, int64_t elements) 
   return rest;
 }
 
-// Finds the matrix that an address lies in.
-class MatrixLookup {
- public:
-  explicit MatrixLookup(std::span<const UpdateMatrix> matrices) : matrices_(matrices), by_address_(matrices.size()) {
-    std::iota(by_address_.begin(), by_address_.end(), size_t{0});
-    std::sort(by_address_.begin(), by_address_.end(), [&](size_t a, size_t b) { return start(a) < start(b); });
-  }
-
-  int64_t start(size_t matrix) const { return address(matrices_[matrix].matrix); }
-  // The last matrix that starts at or before the address; nothing if none does.
-  std::optional<size_t> at(int64_t address) const {
-    const auto next = std::upper_bound(by_address_.begin(), by_address_.end(), address,
-                                       [&](int64_t a, size_t matrix) { return a < start(matrix); });
-    if (next == by_address_.begin()) return std::nullopt;
-    return *(next - 1);
-  }
-
- private:
-  std::span<const UpdateMatrix> matrices_;
-  std::vector<size_t> by_address_;
-};
-
 }  // namespace
 
 std::optional<std::vector<MatrixBlock>> matrix_blocks(const OrthogonalizeBatch& batch, const ApplyOptions& options,
                                                       std::span<const ApplyBlock> blocks) {
   const int64_t width = options.wire == Dtype::kF32 ? 4 : 2;
   const MatrixShape shape = batch.shape;
-  const MatrixLookup matrices(batch.matrices);
+  const auto start = [&](size_t matrix) { return address(batch.matrices[matrix].matrix); };
+  std::vector<size_t> by_address(batch.matrices.size());
+  std::iota(by_address.begin(), by_address.end(), size_t{0});
+  std::sort(by_address.begin(), by_address.end(), [&](size_t a, size_t b) { return start(a) < start(b); });
   std::vector<MatrixBlock> out;
   out.reserve(blocks.size());
   for (const ApplyBlock& block : blocks) {
     if (block.rows == 0 || block.columns == 0) continue;
-    const std::optional<size_t> matrix = matrices.at(address(block.update));
-    if (!matrix) return std::nullopt;
-    const int64_t bytes = address(block.update) - matrices.start(*matrix);
+    // The last matrix that starts at or before the update.
+    const auto next = std::upper_bound(by_address.begin(), by_address.end(), address(block.update),
+                                       [&](int64_t update, size_t matrix) { return update < start(matrix); });
+    if (next == by_address.begin()) return std::nullopt;
+    const size_t matrix = *(next - 1);
+    const int64_t bytes = address(block.update) - start(matrix);
     const int64_t first = bytes / width;
     const int64_t stride = block.rows == 1 ? 0 : block.update_stride;
     const int64_t end = first + (block.rows - 1) * stride + block.columns;
     if (bytes % width != 0 || end > shape.rows * shape.columns) return std::nullopt;
     const int64_t column = first % shape.columns;
     if (column + block.columns <= shape.columns && (block.rows == 1 || stride == shape.columns)) {
-      out.push_back({*matrix, first / shape.columns, column, block});
+      out.push_back({matrix, first / shape.columns, column, block});
       continue;
     }
     if (block.rows > 1) return std::nullopt;
@@ -160,7 +144,7 @@ std::optional<std::vector<MatrixBlock>> matrix_blocks(const OrthogonalizeBatch& 
     for (int64_t done = 0; done < block.columns;) {
       const int64_t left = block.columns - done;
       const int64_t from = (first + done) % shape.columns;
-      MatrixBlock& piece = out.emplace_back(MatrixBlock{*matrix, (first + done) / shape.columns, from, block});
+      MatrixBlock& piece = out.emplace_back(MatrixBlock{matrix, (first + done) / shape.columns, from, block});
       const bool whole = from == 0 && left >= shape.columns;
       piece.block.rows = whole ? left / shape.columns : 1;
       piece.block.columns = whole ? shape.columns : std::min(left, shape.columns - from);
