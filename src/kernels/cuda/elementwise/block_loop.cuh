@@ -120,9 +120,19 @@ Block flattened(Block block) {
 
 struct NoOptions {};
 
+// Threads per block of a kernel with these options: Options::kBlockThreads where they say so.
+template <typename Options>
+constexpr int block_threads() {
+  if constexpr (requires { Options::kBlockThreads; }) {
+    return Options::kBlockThreads;
+  } else {
+    return kThreads;
+  }
+}
+
 template <typename Options, typename Block, int kElements>
 void enqueue(const char* what, void (*kernel)(Call<Options, Block, kElements>), const Options& options,
-             std::type_identity_t<std::span<const Block>> blocks, LaunchQueue& queue, int threads = kThreads) {
+             std::type_identity_t<std::span<const Block>> blocks, LaunchQueue& queue) {
   static_assert(std::is_trivially_copyable_v<Options> && std::is_trivially_copyable_v<Block>);
   static_assert(sizeof(Block) % sizeof(int64_t) == 0);
   constexpr size_t kBlocksAt = (sizeof(Options) + 15) / 16 * 16;
@@ -143,7 +153,7 @@ void enqueue(const char* what, void (*kernel)(Call<Options, Block, kElements>), 
       reinterpret_cast<const int64_t*>(device + ends_at), static_cast<int>(blocks.size())};
   // The kernel's address stands for all types.
   queue.launch(what, {reinterpret_cast<int64_t>(kernel), call.count, end}, [&](cudaStream_t stream) {
-    kernel<<<static_cast<unsigned>(end), static_cast<unsigned>(threads), 0, stream>>>(call);
+    kernel<<<static_cast<unsigned>(end), static_cast<unsigned>(block_threads<Options>()), 0, stream>>>(call);
   });
 }
 

@@ -57,6 +57,7 @@ constexpr int kBins = 64;
 static_assert(kSumChunk / kSumThreads <= 512);
 
 struct SumOptions {
+  static constexpr int kBlockThreads = kSumThreads;
   unsigned long long* words;
 };
 
@@ -253,7 +254,7 @@ unsigned long long* counters(int64_t* words) { return reinterpret_cast<unsigned 
 
 void sum_squares(Dtype dtype, std::span<const ValueBlock> blocks, int64_t* words, LaunchQueue& queue) {
   with_dtype(dtype, "values", [&]<typename T>(Type<T>) {
-    enqueue("sum of squares", sum_kernel<T>, SumOptions{counters(words)}, blocks, queue, kSumThreads);
+    enqueue("sum of squares", sum_kernel<T>, SumOptions{counters(words)}, blocks, queue);
   });
 }
 
