@@ -89,10 +89,5 @@ echo 'void run() {' >"$work/src/plan/open.cpp"
 expect "src/plan/open.cpp: no bracket closes the { here"
 rm "$work/src/plan/open.cpp"
 
-# An exception that is not needed.
-mkdir -p "$work/src/kernels/cuda/gemm_sm90"
-echo 'void product_kernel() {}' >"$work/src/kernels/cuda/gemm_sm90/gemm_kernel.cuh"
-expect "src/kernels/cuda/gemm_sm90/gemm_kernel.cuh: product_kernel is not a long function; remove the exception from check_sizes"
-
 "$root/scripts/check_sizes"
 echo "all checks hold"
