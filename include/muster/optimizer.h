@@ -198,9 +198,9 @@ class Optimizer {
   //
   // On a device step() returns when its work is enqueued; the gradients must stay as they are until that work is done.
   // It throws at once if this rank's arguments are wrong. If another rank refused the step or died, a later step()
-  // throws, at most two steps later, or synchronize(). A refused step changes nothing but is counted. If step() reports
-  // an earlier step's refusal, the current step has still been enqueued. With norms, parameter_stats, a trace or
-  // NonFinite::kError, step() waits for the end of its work.
+  // throws, at most two steps later, or synchronize(). A refused step changes nothing but is counted, unless the rank
+  // is alone. If step() reports an earlier step's refusal, the current step has still been enqueued. With norms,
+  // parameter_stats, a trace or NonFinite::kError, step() waits for the end of its work.
   const StepStats& step(std::span<void* const> gradients, const StepOptions& options = {});
   // Begins a step before its gradients are there, with OptimizerOptions::overlap; step() ends it. Hyperparameters must
   // not change in between. Not collective; step() begins a step that this rank has not begun. On a device it first
