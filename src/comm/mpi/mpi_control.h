@@ -1,4 +1,4 @@
-// News between the ranks of a communicator, beside its messages: that a rank gave up, or left in peace.
+// News between the ranks of a communicator, besides its messages: that a rank gave up, or left normally.
 #pragma once
 
 #include <memory>
