@@ -7,9 +7,7 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include "kernels/async_device.h"
-#include "kernels/cuda/elementwise/copies.h"
 #include "kernels/cuda/elementwise/elementwise.h"
-#include "kernels/cuda/elementwise/gradient_checks.h"
 #include "kernels/cuda/newton_schulz/apply_orthogonalized.h"
 #include "kernels/cuda/newton_schulz/orthogonalizer.h"
 #include "kernels/cuda/runtime/cuda_devices.h"
