@@ -35,7 +35,7 @@ class ControlReduction {
 
   // On a device: enqueues the same. Executor and kernels then read active() and clip().
   void enqueue(const StepRequest& request, const ControlWords& words);
-  // For one wave of an overlapped step.
+  // The same for one wave of an overlapped step.
   struct Wave {
     size_t wave = 0;
     size_t waves = 1;
@@ -76,6 +76,7 @@ class ControlReduction {
   // to one per parameter, where the kernels compute.
   void add_squares(const StepRequest& request, const std::vector<bool>& active, int64_t* sums);
   void reduce(int64_t* words, size_t count, std::string_view label);
+  void decide_on_device(kernels::Verdict* verdict);
   bool averaged(size_t p) const { return context_.problem.grad_sync && context_.holdings.replicas[p] > 1; }
   kernels::ValueBlock shard(size_t p, const void* gradient, SumPer sum) const;
   // Calls work(dtype, blocks) for the gradients that are there, once per dtype.
