@@ -15,7 +15,6 @@
 #include <optional>
 #include <span>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "kernels/cuda/runtime/argument_table.h"
