@@ -321,8 +321,6 @@ LineAxis line_axis(NormAxis axis, int64_t rows, int64_t columns) {
   return axis == NormAxis::kColumns ? LineAxis::kColumns : LineAxis::kRows;
 }
 
-bool cpu_available() { return true; }
-
 std::unique_ptr<Kernels> make_cpu_kernels(const CpuOptions& options) {
   return cpu::make_kernels(options, cpu::best_elementwise());
 }
