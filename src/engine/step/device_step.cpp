@@ -28,7 +28,7 @@ const StepStats& DeviceStep::step(const StepRequest& request) {
   if (own.refused() && context_.link.alone()) refuse(what, own);
   keep(step.request.groups);
   or_break(what, [&] { enqueue(step); });
-  count_step(request.number);
+  context_.state.steps = request.number;
   submitted_.push_back({device_.step(), request.number, options, own});
   if (own.refused()) refuse(what, own);
   if (options.parameter_stats) timer().stats.parameters.resize(parameters());
@@ -139,7 +139,7 @@ const StepStats& DeviceStep::finish(const StepRequest& request) {
     device_.end_step();
     timer().stats.kernels = device_.launches();
   });
-  count_step(request.number);
+  context_.state.steps = request.number;
   submitted_.push_back({device_.step(), request.number, request.options, own});
   const bool refused = (own.refused() || timer().tracing()) && settle_until(0);
   if (own.refused() && status_.broken()) throw InvalidArgument(status_.reason());

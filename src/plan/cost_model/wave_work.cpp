@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/int128.h"
-#include "plan/cost_model/node_sums.h"
 #include "plan/element_shares.h"
 #include "plan/normuon_statistics_routes.h"
 #include "plan/replicas.h"
