@@ -1,7 +1,6 @@
 // What ranks settle before a step changes anything: who takes part, whether gradients are finite, and their norm.
 //
-// On the host the answers are there when a call returns. On a device they stay there, where kernels read them, and a
-// later call reads them back.
+// On the host a call returns the answers. On a device kernels read them there, and a later call reads them back.
 #pragma once
 
 #include <cstddef>
@@ -42,8 +41,8 @@ class ControlReduction {
     ChooseParameters compare;  // whose gradients are compared with this wave
   };
   void enqueue(const StepRequest& request, const ControlWords& words, const Wave& wave);
-  void end_step();  // counts the updates of parameters that took part, and sends
-  void send();      // the answers, to the host
+  void end_step();  // counts the updates of parameters that took part, and calls send()
+  void send();      // enqueues the copy of the answers to the host
 
   // Adds the fingerprints of this rank's gradients to its words, which are where the kernels compute.
   void add_fingerprints(const StepRequest& request, const ChooseParameters& choose, int64_t* words);
