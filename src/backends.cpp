@@ -1,8 +1,6 @@
 // Which device an optimizer computes on: the one place that knows the backends of kernels.
 #include "backends.h"
 
-#include "muster/optimizer.h"
-
 namespace muster {
 
 bool cuda_available() { return kernels::cuda_available(); }

@@ -1,7 +1,7 @@
 // All collectives from point-to-point messages: what a backend derives from.
 //
-// Reductions gather every rank's contribution and sum in the order of the ranks: the same bits everywhere, whoever
-// comes first. That moves ranks x bytes, which is meant for control data and for reduce_scatter's already small parts.
+// Reductions gather every rank's contribution and sum in the order of the ranks, so the bits are the same everywhere.
+// That moves ranks x bytes, which is meant for control data and for reduce_scatter's already small parts.
 #pragma once
 
 #include "comm/operation.h"

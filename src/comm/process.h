@@ -1,5 +1,5 @@
-// Whether the process of another rank is still there. Shared memory carries no news of a death, so that a rank killed
-// on this machine would otherwise be noticed by the timeout alone.
+// Checks whether the process of another rank is alive. Shared memory does not report a killed process: without this
+// check only the timeout would.
 #pragma once
 
 #include <cstdint>

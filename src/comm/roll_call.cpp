@@ -1,6 +1,5 @@
 #include "comm/roll_call.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>

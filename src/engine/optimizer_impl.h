@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/program/program.h"
 #include "engine/state/state.h"
 #include "engine/step/holdings.h"
 #include "engine/step/host_bridge.h"

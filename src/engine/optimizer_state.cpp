@@ -1,8 +1,6 @@
 // What an optimizer carries from step to step: in and out of it, and to another communicator.
-#include <algorithm>
 #include <map>
 #include <set>
-#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

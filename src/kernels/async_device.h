@@ -86,20 +86,51 @@ struct Verdict {
 };
 
 // Decisions about a step, made on the device from words that all ranks have summed. They write the verdict and
-// `active`, one flag per parameter; 0 means that the parameter sits this step out.
+// `active`, one flag per parameter; 0 means that the parameter sits this step out. All pointers are to the device.
+
+// Goes if the first `zeros` words are 0, with the parameters whose word in `present` is not 0.
+struct Decision {
+  const int64_t* words = nullptr;
+  int64_t zeros = 0;
+  const int64_t* present = nullptr;
+  int32_t* active = nullptr;
+  int64_t parameters = 0;
+  Verdict* verdict = nullptr;
+};
+
+// Does not go if any word is not 0.
+struct Refusal {
+  const int64_t* words = nullptr;
+  int64_t count = 0;
+  int32_t* active = nullptr;
+  int64_t parameters = 0;
+  Verdict* verdict = nullptr;
+};
+
+// Computes the norm from `sums` sums of squares, and clips it to max_norm unless that is 0.
+struct Clip {
+  const int64_t* words = nullptr;
+  int64_t sums = 0;
+  double grad_scale = 1;
+  double max_norm = 0;
+  Verdict* verdict = nullptr;
+};
+
+// updates[p] += active[p].
+struct Count {
+  const int32_t* active = nullptr;
+  int64_t parameters = 0;
+  int64_t* updates = nullptr;
+};
+
 class StepDecisions {
  public:
   virtual ~StepDecisions() = default;
 
-  // Goes if the first `zeros` words are 0, with the parameters whose word in `present` is not 0.
-  virtual void decide(const int64_t* words, int64_t zeros, const int64_t* present, std::span<int32_t> active,
-                      Verdict* verdict) = 0;
-  // Does not go if any word is not 0.
-  virtual void refuse(std::span<const int64_t> words, std::span<int32_t> active, Verdict* verdict) = 0;
-  // Computes the norm from `sums` sums of squares, and clips it to max_norm unless that is 0.
-  virtual void clip(const int64_t* words, int64_t sums, double grad_scale, double max_norm, Verdict* verdict) = 0;
-  // updates[p] += active[p].
-  virtual void count(std::span<const int32_t> active, int64_t* updates) = 0;
+  virtual void decide(const Decision& decision) = 0;
+  virtual void refuse(const Refusal& refusal) = 0;
+  virtual void clip(const Clip& clip) = 0;
+  virtual void count(const Count& count) = 0;
 };
 
 // Results of steps, which count from 1.

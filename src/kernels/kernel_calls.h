@@ -47,6 +47,13 @@ struct MomentumBlock {
   const int32_t* active = nullptr;
 };
 
+// Bytes of an element of a weight, and of its second array (master or mantissa); 0: the form has none.
+constexpr int64_t weight_bytes(WeightForm form) { return form == WeightForm::kF32 ? 4 : 2; }
+constexpr int64_t extra_bytes(WeightForm form) {
+  if (form == WeightForm::kBf16Master) return 4;
+  return form == WeightForm::kBf16Mantissa ? 2 : 0;
+}
+
 // Weights in memory. Stochastic rounding alone reads the last three: element (i, j) has index first_index + i *
 // row_index_stride + j in its parameter, and `stream` is a number of the parameter that is the same on every rank.
 struct WeightBlock {

@@ -87,7 +87,6 @@ struct CpuOptions {
   int threads = 1;
 };
 
-bool cpu_available();
 std::unique_ptr<Kernels> make_cpu_kernels(const CpuOptions& options);
 
 struct CudaOptions {

@@ -4,13 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/host_device.h"
 #include "kernels/sum_of_squares.h"
-
-#ifdef __CUDACC__
-#define MUSTER_HOST_DEVICE __host__ __device__
-#else
-#define MUSTER_HOST_DEVICE
-#endif
 
 namespace muster::kernels {
 

@@ -1,4 +1,4 @@
-// Every matrix of a problem, who holds how much of it, and which matrices are alike.
+// Every matrix of a problem, which ranks hold how much of it, and which matrices are alike.
 //
 // Layers repeat, so a model has few kinds of parameters and few classes of matrices. Expensive work is done once per
 // class: 61,440 expert matrices on 2048 ranks are 2 classes of 2048 holders, not 126 million pieces.
@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "layout/partition.h"

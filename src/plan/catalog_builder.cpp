@@ -131,7 +131,7 @@ class CatalogBuilder {
 
   int32_t holder_set(const Catalog::Kind& kind, int32_t index) {
     const std::vector<layout::Run> runs = kind.grid->runs(index);
-    if (kind.partition.is_flat() || runs.size() > 1) return intern(holders_by_overlap(kind, runs));
+    if (kind.partition.is_flat() || runs.size() > 1) return intern(holders_by_intersection(kind, runs));
     std::vector<int32_t> cuts;
     for (int d = 0; d < runs[0].box.dims; ++d) cuts.push_back(cut_of(kind.partition, d, runs[0].box));
     const auto known = sets_by_cuts_.find(cuts);
@@ -197,7 +197,7 @@ class CatalogBuilder {
     return set;
   }
 
-  HolderSet holders_by_overlap(const Catalog::Kind& kind, const std::vector<layout::Run>& runs) {
+  HolderSet holders_by_intersection(const Catalog::Kind& kind, const std::vector<layout::Run>& runs) {
     HolderSet set;
     set.replicas = kind.partition.replicas();
     for (const int32_t p : positions_near(kind.partition, runs)) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "base/alignment.h"
 #include "base/int128.h"
 
 namespace muster::plan {
@@ -77,7 +78,7 @@ std::vector<int64_t> fill(const std::vector<int64_t>& loads, const std::vector<i
   int64_t sum = 0;
   for (size_t i = 0; i < loads.size(); ++i) {
     sum = std::min(elements, sum + room(i, low));
-    cuts.push_back(std::min(elements, (sum + kGrain - 1) / kGrain * kGrain));
+    cuts.push_back(std::min(elements, base::round_up(sum, kGrain)));
   }
   return cuts;
 }

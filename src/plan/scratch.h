@@ -14,13 +14,15 @@
 #include <cstdint>
 #include <numeric>
 
+#include "base/alignment.h"
+
 namespace muster::plan {
 
 inline constexpr size_t kSlots = 3;  // waves in flight: one computes, the next arrives, the last leaves
 inline constexpr int64_t kAlignment = 64;
 inline constexpr int64_t kSumBytes = 4;  // of an element that is summed over replicas
 
-inline int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+inline int64_t aligned(int64_t bytes) { return base::round_up(bytes, kAlignment); }
 
 // A rank's arena, grown wave by wave.
 class Arena {

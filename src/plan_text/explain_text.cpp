@@ -1,7 +1,5 @@
 #include "plan_text/explain_text.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "plan_text/text.h"

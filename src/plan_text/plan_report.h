@@ -31,7 +31,7 @@ struct ShapeCount {
   int64_t count = 0;
 };
 
-// How many matrices of each shape fall into each group; `group_of` has one entry a matrix, in the order of
+// How many matrices of each shape fall into each group; `group_of` has one entry per matrix, in the order of
 // Plan::owner, and entries outside [0, groups) are left out. Within a group the shape with most elements comes first.
 std::vector<std::vector<ShapeCount>> count_shapes(const plan::Catalog& catalog, std::span<const int32_t> group_of,
                                                   int32_t groups);

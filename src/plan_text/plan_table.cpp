@@ -173,7 +173,7 @@ class Table {
                      bytes_text(rank.scratch_bytes)));
   }
 
-  // Of the time of all ranks, slowest bin first.
+  // A histogram of the time of all ranks, slowest bin first.
   void histogram(const std::vector<int32_t>& order) {
     const auto load = [this](int32_t rank) { return report_.summary.ranks[static_cast<size_t>(rank)].total_ns(); };
     const int64_t low = load(order.back());
@@ -201,7 +201,7 @@ class Table {
   const PlanReport& report_;
   const TableOptions& options_;
   std::string out_;
-  std::vector<std::vector<ShapeCount>> shapes_;  // a wave
+  std::vector<std::vector<ShapeCount>> shapes_;  // per wave
   bool show_transport_ = false;
   bool show_elements_ = false;  // some rank updates elements for its replicas
   int shapes_width_ = 0;

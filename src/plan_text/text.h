@@ -10,7 +10,7 @@ namespace muster::plan_text {
 
 std::string bytes_text(int64_t bytes);       // "0 B", "1.50 KiB", "128 MiB"
 std::string time_text(int64_t nanoseconds);  // "850 ns", "12.3 µs", "1.24 ms"
-// As many digits as tell apart times that differ by `resolution`.
+// With as many digits as tell apart times that differ by `resolution`.
 std::string time_text(int64_t nanoseconds, int64_t resolution);
 std::string magnitude_text(int64_t count);  // "912", "124.4 M", "396.8 B"
 std::string grouped_text(int64_t count);    // "61,440"
@@ -26,7 +26,7 @@ std::string html_escaped(std::string_view text);
 // Code points, which is columns for everything printed here.
 size_t display_width(std::string_view utf8);
 
-// At most `width` columns, the last of them '…' where something was cut.
+// Cut to at most `width` columns, the last of them '…' if anything is missing.
 std::string truncated(std::string_view utf8, size_t width);
 
 struct Bar {

@@ -1,7 +1,6 @@
 // What training_bits trains: layouts, strategies, waves, forms of weights, hyperparameters and gradients that vary.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

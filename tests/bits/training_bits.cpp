@@ -1,7 +1,6 @@
 // training_bits OUT [--from OLD] [--gpu]: trains every case for four steps and writes what came out, one file per case;
 // with --from, starts each from the checkpoint that another build left in OLD after two steps. scripts/compare_bits
 // compares the files of two builds.
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iostream>

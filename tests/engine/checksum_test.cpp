@@ -1,6 +1,5 @@
 #include "engine/checkpoint/checksum.h"
 
-#include <cstring>
 #include <random>
 #include <vector>
 

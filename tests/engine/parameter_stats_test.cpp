@@ -1,6 +1,4 @@
 // Statistics per parameter: against the float64 reference, and the same bits on any number of ranks.
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <vector>
 

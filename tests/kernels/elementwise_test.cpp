@@ -1,7 +1,6 @@
 #include "kernels/cpu/elementwise.h"
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include <gtest/gtest.h>

@@ -3,7 +3,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>

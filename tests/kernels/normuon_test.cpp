@@ -1,12 +1,10 @@
 #include "kernels/cpu/normuon.h"
 
 #include <cmath>
-#include <cstring>
 
 #include <gtest/gtest.h>
 
 #include "kernel_support.h"
-#include "muster/error.h"
 
 namespace muster::kernels {
 namespace {

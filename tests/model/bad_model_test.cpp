@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include "base/limits.h"
 #include "model/model_support.h"
 
 namespace muster::model {

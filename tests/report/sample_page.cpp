@@ -1,7 +1,6 @@
 // Writes a page with every part a report can have, for the test that opens it in a browser.
 // Usage: report_sample_page FILE [RANKS]
 #include <cmath>
-#include <cstdlib>
 #include <iostream>
 #include <limits>
 

@@ -1,7 +1,6 @@
 // Trainings whose steps begin early.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <random>

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/error.h"
 #include "train/shards.h"
 
 namespace muster::train {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "comm/mpi/mpi_library.h"
 #include "comm/mpi/mpi_world.h"
 #include "muster/error.h"
 

@@ -1,4 +1,4 @@
-// News between the ranks of a communicator, beside its messages: that a rank gave up, or left in peace.
+// Notices between the ranks of a communicator, apart from its messages: a rank gave up, or left normally.
 #pragma once
 
 #include <memory>
@@ -22,14 +22,14 @@ struct Notice {
 
 class Control {
  public:
-  // All ranks call it with a duplicate of theirs. The deadline is for the others to come.
+  // All ranks call it with a duplicate of their communicator, and wait for each other until the deadline.
   Control(MPI_Comm comm, Clock::time_point deadline);
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
   // The next notice, if one has arrived.
   std::optional<Notice> poll();
-  // Tells all other ranks, and waits a moment for the words to get out.
+  // Tells all other ranks, and waits a moment for the notices to be sent.
   void tell(Notice::Kind kind, int64_t operations, const std::string& cause);
   // Whether that rank's process is known to be dead.
   bool is_gone(int32_t rank) const;

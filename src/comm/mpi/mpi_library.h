@@ -7,7 +7,7 @@
 
 namespace muster::comm::mpi {
 
-// Initializes MPI unless somebody has; then it is finalized at exit, if no communicator is open.
+// Initializes MPI unless the program has; then it is finalized at exit, if no communicator is open.
 void initialize();
 bool finalized();
 

@@ -1,6 +1,5 @@
 #include "comm/nccl/nccl_comm.h"
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>

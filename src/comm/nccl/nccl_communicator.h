@@ -6,7 +6,8 @@
 namespace muster::comm::nccl {
 
 struct Limits {
-  // Of pinned memory for messages out, and again for messages in. Larger ones go in pieces. Alike on all ranks.
+  // Bytes of pinned memory for messages out, and as many for messages in. Longer messages go in pieces. The same on
+  // all ranks.
   int64_t staging_bytes = int64_t{1} << 24;
 };
 

@@ -1,7 +1,6 @@
 #include "comm/nccl/nccl_world.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>

@@ -4,10 +4,9 @@
 // a control message between them would be taken for data. The other, `control_comm_`, carries operations on host
 // memory, one after another, through pinned memory that NCCL's kernels read and write:
 //
-//   1. a roll call: every rank tells every rank what it is about to do, or that it failed, aborts or leaves. Where
-//   ranks
-//      disagree, all find the same cause, and no rank starts a message that would hang.
-//   2. the messages, in pieces of a size that all ranks know.
+// 1. A roll call: every rank tells every rank what it is about to do, or that it failed, aborts or leaves. Where ranks
+//    disagree, all find the same cause, and no rank starts a message that would hang.
+// 2. The messages, in pieces of a size that all ranks know.
 //
 // Each entry of the roll call is a message of its own, so a rank that waits can name the rank it waits for.
 #pragma once

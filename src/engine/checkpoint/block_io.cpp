@@ -15,7 +15,7 @@ constexpr int64_t kBufferBytes = int64_t{1} << 20;
 // Rows this close are read in one call together with the bytes between them: another call costs as much as the copy.
 constexpr int64_t kGapBytes = int64_t{4} << 10;
 
-// As one row, if the rows are adjacent both in the tensor and in memory.
+// The block as one row, if its rows are adjacent both in the tensor and in memory.
 StateBlock merged(StateBlock block) {
   const bool dense = block.index_stride == block.columns && block.stride == block.columns;
   if (block.rows > 1 && dense) {

@@ -16,7 +16,7 @@ struct TensorPlace {
   int64_t width = 4;   // bytes of an element
 };
 
-// Fails unless the block lies in a tensor of `elements` elements and its rows do not overlap.
+// Fails unless the block lies in a tensor of `elements` elements and its rows do not intersect.
 void check_block(const StateBlock& block, int64_t elements);
 
 // Collects rows that are adjacent in the file, and writes long rows straight from their memory.

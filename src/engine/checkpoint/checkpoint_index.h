@@ -38,7 +38,7 @@ struct CheckpointIndex {
   std::vector<FileEntry> files;
 };
 
-// As safetensors spells it: "F32".
+// The type as safetensors spells it: "F32".
 std::string_view dtype_name(StateType type);
 // Fails if a dim is negative or the size exceeds 2^63 - 1 bytes.
 int64_t tensor_bytes(const StateInfo& info);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "engine/program/program.h"
 #include "muster/error.h"
 #include "plan/scratch.h"
 

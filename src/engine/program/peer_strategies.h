@@ -7,22 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "engine/program/byte_range.h"
-#include "engine/program/program_input.h"
+#include "engine/program/program.h"
 #include "plan/exchange.h"
 
 namespace muster::engine {
-
-struct BatchKey;
-struct OwnedBatch;
-struct StagedMessage;
-struct WaveProgram;
-
-// Zeros of one wave. Empty for `global`.
-struct PeerPadding {
-  std::vector<ByteRange> clear_in;   // cleared before messages in are packed: matrices of zeros, padded messages
-  std::vector<ByteRange> clear_out;  // cleared before messages out are staged: padded messages
-};
 
 // OwnedMatrix::parameter of a matrix of zeros.
 inline constexpr int32_t kZeroMatrix = -1;

@@ -5,15 +5,37 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "engine/program/byte_range.h"
-#include "engine/program/peer_strategies.h"
-#include "engine/program/program_input.h"
 #include "engine/program/strided_block.h"
 #include "engine/state/state.h"
+#include "muster/plan.h"
+#include "plan/catalog.h"
 
 namespace muster::engine {
+
+// What a program is compiled from.
+struct ProgramInput {
+  const plan::Catalog& catalog;
+  const Plan& plan;
+  int32_t rank = 0;
+  std::span<const int32_t> group_of;  // hyperparameter group per parameter
+  std::vector<bool> active{};         // per parameter: it takes part in the step; empty: all take part
+
+  const Parameter& parameter(int32_t p) const { return catalog.problem().parameters[p]; }
+  bool is_active(int32_t p) const { return active.empty() || active[p]; }
+  int64_t wire_bytes() const { return byte_size(catalog.problem().wire); }
+  bool in_wave(int32_t matrix, int32_t wave) const {
+    return plan.wave[matrix] == wave && is_active(catalog.parameter_of(matrix));
+  }
+};
+
+// Bytes in a wave's part of the arena, counted from its start.
+struct ByteRange {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
 
 struct StagedMessage {
   int32_t peer = 0;
@@ -138,6 +160,12 @@ struct WeightStep {
   int32_t parameter = 0;
   StridedBlock block;
   int64_t staged = 0;  // byte
+};
+
+// Zeros that strategies other than `global` send and orthogonalize: see peer_strategies.h. Empty for `global`.
+struct PeerPadding {
+  std::vector<ByteRange> clear_in;   // cleared before messages in are packed: matrices of zeros, padded messages
+  std::vector<ByteRange> clear_out;  // cleared before messages out are staged: padded messages
 };
 
 // The lists of one wave, in the order in which the executor walks them.

@@ -1,7 +1,5 @@
 #include "engine/program/wave_compiler.h"
 
-#include "engine/program/normuon_statistics.h"
-
 namespace muster::engine {
 
 WaveCompiler::WaveCompiler(const ProgramInput& input, int32_t wave, State& state)
@@ -21,7 +19,7 @@ WaveProgram WaveCompiler::compile() {
   compile_in(in);
   follow_other_replicas();
   compile_out(out);
-  add_statistics_steps(in, out, assembled_statistics_, program_);
+  add_statistics(in, out);
   for (auto& [key, batch] : home_) program_.home.push_back(std::move(batch));
   return std::move(program_);
 }

@@ -50,6 +50,8 @@ class WaveCompiler {
   void apply(std::vector<ApplyStep>& steps, const plan::Segment& segment, const Blocks& from);
   void add_weights(std::vector<WeightStep>& steps, const plan::Segment& segment, int64_t message) const;
 
+  void add_statistics(const plan::Exchange& in, const plan::Exchange& out);  // wave_statistics.cpp
+
   // The blocks of segments of one matrix. `second` is an element of the matrix, a wire element of the assembled matrix,
   // or a wire element of the message that begins at a byte, where the segments are dense.
   Blocks blocks_of(const plan::Segment& segment) const;

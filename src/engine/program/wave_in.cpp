@@ -1,6 +1,7 @@
 // The steps of a wave up to the exchange in: momentum, packing, and what is assembled and summed from messages.
 #include <algorithm>
 
+#include "engine/program/peer_strategies.h"
 #include "engine/program/wave_compiler.h"
 #include "plan/replicas.h"
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "engine/program/peer_strategies.h"
 #include "engine/program/wave_compiler.h"
 #include "plan/normuon_statistics_routes.h"
 #include "plan/replicas.h"

@@ -48,13 +48,6 @@ StridedBlock line(int64_t first, int64_t count, int64_t index) {
 
 }  // namespace
 
-int64_t weight_bytes(WeightForm form) { return form == WeightForm::kF32 ? 4 : 2; }
-
-int64_t extra_bytes(WeightForm form) {
-  if (form == WeightForm::kBf16Master) return 4;
-  return form == WeightForm::kBf16Mantissa ? 2 : 0;
-}
-
 State::State(const StateInput& input)
     : steps(input.options.counters != nullptr ? input.options.counters[0] : own_counters_[0]),
       seed(input.options.counters != nullptr ? input.options.counters[1] : own_counters_[1]),
@@ -129,7 +122,7 @@ State::MomentPlaces State::reserve_moments(int32_t parameter, int64_t first, int
 }
 
 void State::reserve_extra(int32_t parameter, std::span<const StridedBlock> blocks, bool primary) {
-  if (allocated_ || extra_bytes(memory_[parameter].form) == 0) return;
+  if (allocated_ || kernels::extra_bytes(memory_[parameter].form) == 0) return;
   for (const StridedBlock& block : blocks) extra_parts_[parameter].push_back({block, primary});
 }
 

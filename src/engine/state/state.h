@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -19,9 +18,6 @@
 #include "plan/catalog.h"
 
 namespace muster::engine {
-
-int64_t weight_bytes(WeightForm form);  // of an element
-int64_t extra_bytes(WeightForm form);   // of an element's master or mantissa; 0: the form has none
 
 // Everything that is passed by reference or in a span outlives the state.
 struct StateInput {

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "base/hash.h"
-#include "engine/state/state.h"
 #include "engine/step/differing_ranks.h"
 #include "engine/step/equality_check.h"
 #include "muster/error.h"
@@ -81,8 +80,8 @@ void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::sp
         hash.add(std::span<const std::byte>(copy));
       }
     };
-    add(mine.weight, weight_bytes(mine.form));
-    if (extra_bytes(mine.form) > 0) add(mine.extra, extra_bytes(mine.form));
+    add(mine.weight, kernels::weight_bytes(mine.form));
+    if (kernels::extra_bytes(mine.form) > 0) add(mine.extra, kernels::extra_bytes(mine.form));
     fingerprints[p] = static_cast<int64_t>(hash.value());
     words[p] = contribution(hash.value(), holdings.replica[p], replicas);
   }

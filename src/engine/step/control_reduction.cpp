@@ -91,11 +91,10 @@ void ControlReduction::enqueue(const StepRequest& request, const ControlWords& w
   kernels::AsyncDevice& device = *context_.device;
   const StepOptions& options = request.options;
   const size_t parameters = context_.problem.parameters.size();
-  const std::span<int32_t> active(active_, parameters);
   device.upload(words_, words.words);
   add_fingerprints(request, all_parameters, words_);
   reduce(words_, layout_.words, kAgreement);
-  device.decide(words_, static_cast<int64_t>(layout_.zeros), words_ + layout_.present, active, verdict_);
+  decide_on_device(verdict_);
   const std::vector<bool> due = parameters_due(request.groups, context_.memory, request.number);
   if (options.non_finite == NonFinite::kZero) {
     for_gradients(request.gradients, due, SumPer::kStep,
@@ -106,7 +105,8 @@ void ControlReduction::enqueue(const StepRequest& request, const ControlWords& w
       context_.kernels.find_non_finite(dtype, blocks, non_finite_);
     });
     reduce(non_finite_, parameters, "finiteness");
-    device.refuse({non_finite_, parameters}, active, verdict_);
+    const auto count = static_cast<int64_t>(parameters);
+    device.refuse({.words = non_finite_, .count = count, .active = active_, .parameters = count, .verdict = verdict_});
   }
   if (!wants_norm(options)) return;
   const size_t sums = options.parameter_stats ? parameters : 1;
@@ -114,7 +114,11 @@ void ControlReduction::enqueue(const StepRequest& request, const ControlWords& w
   device.clear(squares_, static_cast<int64_t>(sum_words * sizeof(int64_t)));
   add_squares(request, due, squares_);
   reduce(squares_, sum_words, "gradient norm");
-  device.clip(squares_, static_cast<int64_t>(sums), options.grad_scale, options.max_grad_norm, verdict_);
+  device.clip({.words = squares_,
+               .sums = static_cast<int64_t>(sums),
+               .grad_scale = options.grad_scale,
+               .max_norm = options.max_grad_norm,
+               .verdict = verdict_});
 }
 
 void ControlReduction::enqueue(const StepRequest& request, const ControlWords& words, const Wave& wave) {
@@ -122,8 +126,16 @@ void ControlReduction::enqueue(const StepRequest& request, const ControlWords& w
   add_fingerprints(request, wave.compare, words_);
   reduce(words_, layout_.words, wave_agreement(wave.wave));
   const bool first_of_several = wave.wave == 0 && wave.waves > 1;
-  context_.device->decide(words_, static_cast<int64_t>(layout_.zeros), words_ + layout_.present,
-                          {active_, context_.problem.parameters.size()}, first_of_several ? first_verdict_ : verdict_);
+  decide_on_device(first_of_several ? first_verdict_ : verdict_);
+}
+
+void ControlReduction::decide_on_device(kernels::Verdict* verdict) {
+  context_.device->decide({.words = words_,
+                           .zeros = static_cast<int64_t>(layout_.zeros),
+                           .present = words_ + layout_.present,
+                           .active = active_,
+                           .parameters = std::ssize(context_.problem.parameters),
+                           .verdict = verdict});
 }
 
 void ControlReduction::add_fingerprints(const StepRequest& request, const ChooseParameters& choose, int64_t* words) {
@@ -233,7 +245,8 @@ std::vector<int64_t> ControlReduction::key(const StepRequest& request) const {
 }
 
 void ControlReduction::end_step() {
-  context_.device->count({active_, context_.problem.parameters.size()}, context_.state.updates());
+  context_.device->count(
+      {.active = active_, .parameters = std::ssize(context_.problem.parameters), .updates = context_.state.updates()});
   send();
 }
 

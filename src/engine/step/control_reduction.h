@@ -1,7 +1,6 @@
 // What ranks settle before a step changes anything: who takes part, whether gradients are finite, and their norm.
 //
-// On the host the answers are there when a call returns. On a device they stay there, where kernels read them, and a
-// later call reads them back.
+// On the host a call returns the answers. On a device kernels read them there, and a later call reads them back.
 #pragma once
 
 #include <cstddef>
@@ -35,15 +34,15 @@ class ControlReduction {
 
   // On a device: enqueues the same. Executor and kernels then read active() and clip().
   void enqueue(const StepRequest& request, const ControlWords& words);
-  // For one wave of an overlapped step.
+  // The same for one wave of an overlapped step.
   struct Wave {
     size_t wave = 0;
     size_t waves = 1;
     ChooseParameters compare;  // whose gradients are compared with this wave
   };
   void enqueue(const StepRequest& request, const ControlWords& words, const Wave& wave);
-  void end_step();  // counts the updates of parameters that took part, and sends
-  void send();      // the answers, to the host
+  void end_step();  // counts the updates of parameters that took part, and calls send()
+  void send();      // enqueues the copy of the answers to the host
 
   // Adds the fingerprints of this rank's gradients to its words, which are where the kernels compute.
   void add_fingerprints(const StepRequest& request, const ChooseParameters& choose, int64_t* words);
@@ -76,6 +75,7 @@ class ControlReduction {
   // to one per parameter, where the kernels compute.
   void add_squares(const StepRequest& request, const std::vector<bool>& active, int64_t* sums);
   void reduce(int64_t* words, size_t count, std::string_view label);
+  void decide_on_device(kernels::Verdict* verdict);
   bool averaged(size_t p) const { return context_.problem.grad_sync && context_.holdings.replicas[p] > 1; }
   kernels::ValueBlock shard(size_t p, const void* gradient, SumPer sum) const;
   // Calls work(dtype, blocks) for the gradients that are there, once per dtype.

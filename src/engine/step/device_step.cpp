@@ -28,7 +28,7 @@ const StepStats& DeviceStep::step(const StepRequest& request) {
   if (own.refused() && context_.link.alone()) refuse(what, own);
   keep(step.request.groups);
   or_break(what, [&] { enqueue(step); });
-  count_step(request.number);
+  context_.state.steps = request.number;
   submitted_.push_back({device_.step(), request.number, options, own});
   if (own.refused()) refuse(what, own);
   if (options.parameter_stats) timer().stats.parameters.resize(parameters());
@@ -50,7 +50,7 @@ DeviceStep::Prepared DeviceStep::prepare(const StepRequest& request) {
   Prepared step{control_words(context_, request), request};
   if (!step.refuses()) return step;
   step.request.gradients = no_gradients_;  // the others wait for this rank's words, and then change nothing
-  // By hyperparameters that all ranks had agreed on: the calls of a step must not depend on what one of them refuses.
+  // The last hyperparameters that all ranks agreed on: the calls of a step must not depend on what one of them refuses.
   if (!all_valid(request.groups)) step.request.groups = snapshot_;
   return step;
 }
@@ -139,7 +139,7 @@ const StepStats& DeviceStep::finish(const StepRequest& request) {
     device_.end_step();
     timer().stats.kernels = device_.launches();
   });
-  count_step(request.number);
+  context_.state.steps = request.number;
   submitted_.push_back({device_.step(), request.number, request.options, own});
   const bool refused = (own.refused() || timer().tracing()) && settle_until(0);
   if (own.refused() && status_.broken()) throw InvalidArgument(status_.reason());
@@ -165,8 +165,8 @@ double DeviceStep::grad_norm(const StepRequest& request) {
   return control_.read(device_.read_back_of(device_.step()), request.number, request.options.non_finite).norm;
 }
 
-// For a step in which all parameters take part, however few do in the first: a rank whose table grew later would
-// capture its steps again while others replay theirs.
+// Reserves for a step in which all parameters take part, however few do in the first: a rank whose table grew later
+// would capture its steps again while others replay theirs.
 void DeviceStep::reserve(std::span<const Group> groups) {
   StepRequest all{.number = 0, .gradients = no_gradients_, .groups = groups};  // the turn of every group
   all.options.max_grad_norm = 1;

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
-#include <string>
 
 #include "engine/step/step_path.h"
 

@@ -10,7 +10,7 @@ namespace muster::engine {
 
 namespace {
 
-// As bytes: the code, the parameter's name, a zero, the text.
+// The failure as bytes: the code, the parameter's name, a zero, the text.
 std::string pack(const Failure& failure) {
   return static_cast<char>(failure.code) + failure.parameter + '\0' + failure.text;
 }

@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "base/hash.h"
-#include "engine/state/state.h"
+#include "kernels/kernel_calls.h"
 #include "muster/error.h"
 
 namespace muster::engine {
@@ -57,7 +57,7 @@ void check_memory(const Problem& problem, const Holdings& holdings, size_t p, co
   if (holdings.any(p) && mine.weight == nullptr) {
     refuse(fmt::format("no memory for the {} elements of rank {}", holdings.elements[p], rank));
   }
-  if (holdings.any(p) && mine.extra == nullptr && extra_bytes(mine.form) > 0) {
+  if (holdings.any(p) && mine.extra == nullptr && kernels::extra_bytes(mine.form) > 0) {
     refuse(fmt::format("no {} on rank {}", mine.form == WeightForm::kBf16Master ? "master" : "mantissa", rank));
   }
   if (parameter.state_keeper != StateKeeper::kHolders) return;

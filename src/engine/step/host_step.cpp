@@ -11,7 +11,7 @@ const StepStats& HostStep::step(const StepRequest& request) {
   const ControlReduction::Decision decision = or_refuse(what, [&] { return control_.settle(request); });
   timer().stats.skipped = decision.skip;
   if (!decision.skip) or_break(what, [&] { compute(request, decision); });
-  count_step(request.number);
+  context_.state.steps = request.number;
   timer().finish();
   return timer().last_stats;
 }
@@ -67,7 +67,7 @@ const StepStats& HostStep::finish(const StepRequest& request) {
     break_off(what);
   }
   count_updates([&](size_t p) { return readiness_->took_part(p); });
-  count_step(request.number);
+  context_.state.steps = request.number;
   timer().finish();
   return timer().last_stats;
 }

@@ -1,4 +1,4 @@
-// What ranks compare of groups, and who takes part in a step by them.
+// What ranks compare of hyperparameter groups, and which parameters take part in a step.
 #pragma once
 
 #include <cstdint>

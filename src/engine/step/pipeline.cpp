@@ -6,16 +6,17 @@ namespace muster::engine {
 
 void Pipeline::run() {
   readiness_ = nullptr;
-  line_up(executor_.waves(), 1);
+  line_up(1);
   finish();
 }
 
 void Pipeline::begin(WaveReadiness& readiness, size_t behind) {
   readiness_ = &readiness;
-  line_up(executor_.waves(), behind);
+  line_up(behind);
 }
 
-void Pipeline::line_up(size_t waves, size_t behind) {
+void Pipeline::line_up(size_t behind) {
+  const size_t waves = executor_.waves();
   stages_.clear();
   next_ = 0;
   started_ = 0;

@@ -21,19 +21,20 @@ class Pipeline {
   // Both outlive this object.
   Pipeline(WaveExecutor& executor, StepTimer& timer) : executor_(executor), timer_(timer) {}
 
-  // The step that the executor has started, with every wave ready.
+  // Runs the step that the executor has started, with every wave ready.
   void run();
 
-  // The same step, wave by wave. Where nothing travels, `behind` is 0: each wave is finished before the next starts.
-  // With 1, wave w + 1 arrives while w computes and w - 1 returns.
+  // Begins the same step, to be run wave by wave. With `behind` 1, wave w + 1 arrives while w computes and w - 1
+  // returns. Where nothing travels it is 0: each wave is finished before the next starts.
   void begin(WaveReadiness& readiness, size_t behind);
   bool under_way() const { return !stages_.empty(); }
   bool started() const { return started_ > 0; }  // weights may be partly updated
   // True if advance() would do something.
   bool can_advance();
-  // As far as it goes without waiting for gradients or other ranks. A refusal is kept for finish().
+  // Carries out stages as far as possible without waiting for gradients or other ranks. Keeps a refusal for finish().
   void advance();
-  // The rest, waiting; on a device enqueued. On the host, throws InvalidArgument on every rank if any refuses the step.
+  // Carries out the other stages, waiting; on a device they are enqueued. On the host, throws InvalidArgument on every
+  // rank if any refuses the step.
   void finish();
   void drop();
 
@@ -50,7 +51,7 @@ class Pipeline {
     size_t wave;
   };
 
-  void line_up(size_t waves, size_t behind);
+  void line_up(size_t behind);
   bool possible(const Stage& stage);
   void carry_out(const Stage& stage);
 
@@ -58,7 +59,7 @@ class Pipeline {
   StepTimer& timer_;
   WaveReadiness* readiness_ = nullptr;  // null: every wave is ready and agreed on
   std::vector<Stage> stages_;           // of the step under way
-  size_t next_ = 0;                     // of them
+  size_t next_ = 0;                     // stage
   size_t started_ = 0;                  // waves
   StepStatus status_;                   // kRefused: all ranks know
 };

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/program/program.h"
 #include "engine/state/state.h"
 #include "engine/step/holdings.h"
 #include "engine/step/programs.h"

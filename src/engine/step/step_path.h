@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -90,8 +89,6 @@ class StepPath {
   void keep(std::span<const Group> groups) {
     if (groups.data() != snapshot_.data()) snapshot_.assign(groups.begin(), groups.end());
   }
-  // The last step becomes `number`.
-  void count_step(int64_t number) { context_.state.steps = number; }
 
   const StepContext& context_;
   OptimizerStatus& status_;

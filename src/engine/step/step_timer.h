@@ -14,8 +14,8 @@ int64_t now_ns();  // by the steady clock
 
 class StepTimer {
  public:
-  // Stage times are the host's. With a device, whose calls return before their work is done, trace events have the
-  // device's times. Null: there is no such device.
+  // Stage times are the host's. With a device, trace events have the device's times. Null: calls of the kernels return
+  // when their work is done.
   void follow(kernels::AsyncDevice* device) { device_ = device; }
 
   void start(int64_t step, bool trace);

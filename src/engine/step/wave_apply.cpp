@@ -85,8 +85,8 @@ kernels::ApplyBlock WaveExecutor::apply_block(const Placed<ApplyStep>& placed) c
 
 kernels::WeightBlock WaveExecutor::weight(int32_t parameter, const StridedBlock& block) const {
   const ParameterMemory& m = context_.memory[parameter];
-  return {.data = base::offset_by(m.weight, block.first, weight_bytes(m.form)),
-          .extra = base::offset_by(m.extra, block.first, extra_bytes(m.form)),
+  return {.data = base::offset_by(m.weight, block.first, kernels::weight_bytes(m.form)),
+          .extra = base::offset_by(m.extra, block.first, kernels::extra_bytes(m.form)),
           .stride = block.first_stride,
           .stream = rounding_streams_[parameter],
           .first_index = block.index,

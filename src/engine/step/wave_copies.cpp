@@ -85,7 +85,7 @@ void WaveExecutor::copy_weights(size_t w, std::span<const WeightStep> steps, Dir
     std::vector<kernels::CopyBlock> blocks;
     for (const WeightStep& step : steps) {
       const ParameterMemory& memory = context_.memory[step.parameter];
-      if (weight_bytes(memory.form) != width) continue;
+      if (kernels::weight_bytes(memory.form) != width) continue;
       const StridedBlock& b = step.block;
       const Rows shard{base::offset_by(memory.weight, b.first, width), b.first_stride};
       const Rows staged{part(w) + step.staged, b.columns};
@@ -96,7 +96,7 @@ void WaveExecutor::copy_weights(size_t w, std::span<const WeightStep> steps, Dir
   }
 }
 
-// In the order of the ranks, in f32: the same bits on every owner.
+// Sums in the order of the ranks, in f32: the same bits on every owner.
 void WaveExecutor::sum_replicas(size_t w) {
   if (wave(w).sum.empty()) return;
   const auto timed = time(Stage::kAssemble, w, "replicas");

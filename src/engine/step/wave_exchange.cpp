@@ -7,7 +7,8 @@ namespace muster::engine {
 
 namespace {
 
-// Without the number of the step: on a device ranks learn only after their messages that their numbers differ.
+// Labels do not contain the number of the step: on a device ranks learn only after their messages that their numbers
+// differ.
 std::string label_of(size_t w, std::string_view direction) { return fmt::format("wave {} {}", w, direction); }
 
 }  // namespace
@@ -29,7 +30,7 @@ WaveExecutor::Exchange WaveExecutor::exchange(size_t w, const std::vector<Staged
   return exchange;
 }
 
-// On the stream of exchanges, and captured with the kernels.
+// Exchanges run on their own stream, and are captured with the kernels.
 void WaveExecutor::enqueue(size_t w, std::span<const Send> sends, std::span<const Receive> receives,
                            std::string_view direction, Exchange& exchange) {
   kernels::AsyncDevice& device = *context_.device;

@@ -3,17 +3,10 @@
 
 #include <fmt/format.h>
 
+#include "base/alignment.h"
 #include "engine/step/wave_executor.h"
 
 namespace muster::engine {
-
-namespace {
-
-int64_t round_up(int64_t bytes) {
-  return (bytes + DeviceBuffer::kAlign - 1) / DeviceBuffer::kAlign * DeviceBuffer::kAlign;
-}
-
-}  // namespace
 
 // One matrix always fits, because the plan has seen to that; more matrices, and more lanes, as far as there is room.
 void WaveExecutor::allocate_workspace(int64_t scratch_cap) {
@@ -50,8 +43,10 @@ WaveExecutor::BatchLayout WaveExecutor::batch_layout(const BatchSet& set, int64_
   const kernels::MatrixShape shape{set.key.rows, set.key.columns};
   BatchLayout layout;
   layout.matrices = matrices;
-  if (set.home) layout.update_bytes = round_up(shape.rows * shape.columns * wire_bytes_);
-  layout.kernel_bytes = round_up(kernels_.orthogonalize_workspace(shape, matrices, orthogonalize_options(set.key)));
+  constexpr int64_t kAlign = DeviceBuffer::kAlign;
+  if (set.home) layout.update_bytes = base::round_up(shape.rows * shape.columns * wire_bytes_, kAlign);
+  const int64_t bytes = kernels_.orthogonalize_workspace(shape, matrices, orthogonalize_options(set.key));
+  layout.kernel_bytes = base::round_up(bytes, kAlign);
   return layout;
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/alignment.h"
+#include "base/offset_pointer.h"
 #include "kernels/bf16.h"
 #include "kernels/cpu/newton_schulz.h"
 #include "kernels/cpu/normuon.h"
@@ -20,29 +22,20 @@ namespace cpu {
 namespace {
 
 constexpr int64_t kAlign = 64;
-int64_t align(int64_t bytes) { return (std::max<int64_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign; }
+int64_t align(int64_t bytes) { return base::round_up(std::max<int64_t>(bytes, 1), kAlign); }
 int64_t orthogonal_bytes(MatrixShape shape) { return align(shape.rows * shape.columns * 4); }
 
-int64_t weight_bytes(WeightForm form) { return form == WeightForm::kF32 ? 4 : 2; }
-int64_t extra_bytes(WeightForm form) { return form == WeightForm::kBf16Master ? 4 : 2; }
-
-template <typename T>
-T* advance(T* pointer, int64_t bytes) {
-  using Char = std::conditional_t<std::is_const_v<T>, const char, char>;
-  return pointer == nullptr ? nullptr : static_cast<T*>(static_cast<Char*>(pointer) + bytes);
-}
-
-// Of elements that are bytes.
+// Strides and columns count bytes.
 void copy_bytes(const CopyBlock& b) {
   const bool dense = b.to_stride == b.columns && (b.from == nullptr || b.from_stride == b.columns);
   const int64_t rows = dense ? std::min<int64_t>(b.rows, 1) : b.rows;
   const auto bytes = static_cast<size_t>(dense ? b.rows * b.columns : b.columns);
   for (int64_t i = 0; i < rows && bytes > 0; ++i) {
-    void* const row = advance(b.to, i * b.to_stride);
+    void* const row = base::offset_by(b.to, i * b.to_stride, 1);
     if (b.from == nullptr) {
       std::memset(row, 0, bytes);
     } else {
-      std::memcpy(row, advance(b.from, i * b.from_stride), bytes);
+      std::memcpy(row, base::offset_by(b.from, i * b.from_stride, 1), bytes);
     }
   }
 }
@@ -60,8 +53,8 @@ void add_row(Dtype dtype, const void* from, int64_t count, float* to) {
 WeightBlock part_of(const WeightBlock& weight, WeightForm form, const Piece& piece) {
   WeightBlock part = weight;
   const int64_t offset = piece.row * weight.stride + piece.column;
-  part.data = advance(weight.data, offset * weight_bytes(form));
-  part.extra = advance(weight.extra, offset * extra_bytes(form));
+  part.data = base::offset_by(weight.data, offset, weight_bytes(form));
+  part.extra = base::offset_by(weight.extra, offset, extra_bytes(form));
   part.first_index += piece.row * weight.row_index_stride + piece.column;
   return part;
 }
@@ -69,7 +62,7 @@ WeightBlock part_of(const WeightBlock& weight, WeightForm form, const Piece& pie
 ElementRange part_of(const ElementRange& range, Dtype grad, WeightForm form, const Piece& piece) {
   ElementRange part = range;
   part.count = piece.columns;
-  part.grad = advance(range.grad, piece.column * byte_size(grad));
+  part.grad = base::offset_by(range.grad, piece.column, byte_size(grad));
   part.first = range.first == nullptr ? nullptr : range.first + piece.column;
   part.second = range.second == nullptr ? nullptr : range.second + piece.column;
   part.weight = part_of(range.weight, form, piece);
@@ -116,7 +109,7 @@ class CpuKernels final : public Kernels {
     check_dtype(dtype, "values");
     for (const AddBlock& b : blocks) {
       for (int64_t i = 0; b.from != nullptr && i < b.rows; ++i) {
-        add_row(dtype, advance(b.from, i * b.from_stride * byte_size(dtype)), b.columns, b.to + i * b.to_stride);
+        add_row(dtype, base::offset_by(b.from, i * b.from_stride, byte_size(dtype)), b.columns, b.to + i * b.to_stride);
       }
     }
   }
@@ -138,9 +131,9 @@ class CpuKernels final : public Kernels {
       part.rows = piece.rows;
       part.columns = piece.columns;
       const auto offset = [&](int64_t stride) { return piece.row * stride + piece.column; };
-      part.grad = advance(block.grad, offset(block.grad_stride) * byte_size(options.grad));
-      part.momentum = advance(block.momentum, offset(block.momentum_stride) * byte_size(options.momentum));
-      part.update = advance(block.update, offset(block.update_stride) * byte_size(options.wire));
+      part.grad = base::offset_by(block.grad, offset(block.grad_stride), byte_size(options.grad));
+      part.momentum = base::offset_by(block.momentum, offset(block.momentum_stride), byte_size(options.momentum));
+      part.update = base::offset_by(block.update, offset(block.update_stride), byte_size(options.wire));
       // Without an update the same loop runs and its output is discarded, so that momentum has the same bits.
       thread_local std::vector<std::byte> discarded;
       if (block.update == nullptr) {
@@ -160,7 +153,7 @@ class CpuKernels final : public Kernels {
       part.rows = piece.rows;
       part.columns = piece.columns;
       const int64_t offset = piece.row * block.update_stride + piece.column;
-      part.update = advance(block.update, offset * byte_size(options.wire));
+      part.update = base::offset_by(block.update, offset, byte_size(options.wire));
       part.weight = part_of(block.weight, options.form, piece);
       elementwise_.apply(options, part);
     });
@@ -259,7 +252,7 @@ class CpuKernels final : public Kernels {
     check_dtype(dtype, "values");
     each_piece(pool_, ranges, cut_of_range<FingerprintRange>, [&](const auto& range, const Piece& piece, int) {
       if (range.data == nullptr) return;
-      const void* const data = advance(range.data, piece.column * byte_size(dtype));
+      const void* const data = base::offset_by(range.data, piece.column, byte_size(dtype));
       const uint64_t sum = elementwise_.fingerprint(dtype, data, piece.columns, piece.column);
       const auto add = [](int64_t& word, uint64_t value) {
         std::atomic_ref(word).fetch_add(static_cast<int64_t>(value), std::memory_order_relaxed);
@@ -308,7 +301,7 @@ class CpuKernels final : public Kernels {
   }
 
   static const void* row_of(Dtype dtype, const ValueBlock& block, const Piece& piece, int64_t row) {
-    return advance(block.data, ((piece.row + row) * block.stride + piece.column) * byte_size(dtype));
+    return base::offset_by(block.data, (piece.row + row) * block.stride + piece.column, byte_size(dtype));
   }
 
   const Elementwise& elementwise_;
@@ -327,8 +320,6 @@ LineAxis line_axis(NormAxis axis, int64_t rows, int64_t columns) {
   if (axis == NormAxis::kLonger) return columns > rows ? LineAxis::kColumns : LineAxis::kRows;
   return axis == NormAxis::kColumns ? LineAxis::kColumns : LineAxis::kRows;
 }
-
-bool cpu_available() { return true; }
 
 std::unique_ptr<Kernels> make_cpu_kernels(const CpuOptions& options) {
   return cpu::make_kernels(options, cpu::best_elementwise());

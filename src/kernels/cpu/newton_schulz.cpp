@@ -195,7 +195,7 @@ class Iteration {
     });
   }
 
-  // For matrices that ask for it. Overwrites gram(0), which the steps no longer need.
+  // Measures matrices that ask for it. Overwrites gram(0), which the steps no longer need.
   template <typename From>
   void measure_gram_error(const From& o) const {
     if (std::ranges::none_of(matrices_, [](const MatrixPair& pair) { return pair.gram_error != nullptr; })) return;

@@ -3,7 +3,6 @@
 
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/thread_pool.h"
-#include "kernels/kernels.h"
 
 namespace muster::kernels::cpu {
 

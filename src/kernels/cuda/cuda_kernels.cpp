@@ -7,9 +7,7 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include "kernels/async_device.h"
-#include "kernels/cuda/elementwise/copies.h"
 #include "kernels/cuda/elementwise/elementwise.h"
-#include "kernels/cuda/elementwise/gradient_checks.h"
 #include "kernels/cuda/newton_schulz/apply_orthogonalized.h"
 #include "kernels/cuda/newton_schulz/orthogonalizer.h"
 #include "kernels/cuda/runtime/cuda_devices.h"
@@ -161,31 +159,10 @@ class CudaKernels final : public Kernels, public AsyncDevice {
       check(cudaMemsetAsync(device, 0, static_cast<size_t>(bytes), stream), "clear");
     });
   }
-  void decide(const int64_t* words, int64_t zeros, const int64_t* present, std::span<int32_t> active,
-              Verdict* verdict) override {
-    cuda::decide({.words = words,
-                  .zeros = zeros,
-                  .present = present,
-                  .active = active.data(),
-                  .parameters = std::ssize(active),
-                  .verdict = verdict},
-                 queue_);
-  }
-  void refuse(std::span<const int64_t> words, std::span<int32_t> active, Verdict* verdict) override {
-    cuda::refuse({.words = words.data(),
-                  .count = std::ssize(words),
-                  .active = active.data(),
-                  .parameters = std::ssize(active),
-                  .verdict = verdict},
-                 queue_);
-  }
-  void clip(const int64_t* words, int64_t sums, double grad_scale, double max_norm, Verdict* verdict) override {
-    cuda::clip({.words = words, .sums = sums, .grad_scale = grad_scale, .max_norm = max_norm, .verdict = verdict},
-               queue_);
-  }
-  void count(std::span<const int32_t> active, int64_t* updates) override {
-    cuda::count({.active = active.data(), .parameters = std::ssize(active), .updates = updates}, queue_);
-  }
+  void decide(const Decision& decision) override { cuda::decide(decision, queue_); }
+  void refuse(const Refusal& refusal) override { cuda::refuse(refusal, queue_); }
+  void clip(const Clip& clip) override { cuda::clip(clip, queue_); }
+  void count(const Count& count) override { cuda::count(count, queue_); }
 
   void read_back(const void* device, int64_t bytes) override { queue_.read_back(device, bytes); }
   int64_t launches() const override { return queue_.launches(); }

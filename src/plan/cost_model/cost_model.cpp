@@ -1,6 +1,5 @@
 #include "plan/cost_model/cost_model.h"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 

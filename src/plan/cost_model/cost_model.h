@@ -64,7 +64,7 @@ class CostModel {
   // Elementwise parameters that are held once are updated where they are; a rank's time for them.
   std::vector<int64_t> held_elementwise_ns() const;
 
-  // Bytes that orthogonalizing one matrix takes beside what is exchanged.
+  // Bytes that orthogonalizing one matrix takes besides what is exchanged.
   int64_t workspace_bytes(const Matrix& matrix) const;
 
  private:

@@ -2,7 +2,6 @@
 #include <fstream>
 #include <limits>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -11,7 +10,7 @@
 namespace muster {
 
 // Rates, batch_ns and memory as `muster tune --device cuda` measured them on one H200 (benchmarks/results). One GPU
-// cannot tell the rest: exchanges are estimates, the links NVLink 4 and one 400 Gb/s adapter a rank, less protocol.
+// cannot tell the rest: exchanges are estimates, the links NVLink 4 and one 400 Gb/s adapter per rank, less protocol.
 CostTable CostTable::h200() {
   CostTable t;
   t.device = "h200";
@@ -29,7 +28,7 @@ CostTable CostTable::h200() {
   return t;
 }
 
-// Two cores of a server with AVX-512 for a rank, ranks of one machine sharing its memory.
+// Two cores of a server with AVX-512 per rank; the ranks of one machine share its memory.
 CostTable CostTable::cpu() {
   CostTable t;
   t.device = "cpu";

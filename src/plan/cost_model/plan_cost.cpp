@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "base/int128.h"
 #include "plan/cost_model/wave_work.h"
@@ -52,18 +51,18 @@ class PlanCost {
   }
 
   void add_rank(int32_t r, size_t w, PlanSummary::WaveTotal& total) {
-    const RankWork& activity = waves_.at(r);
+    const RankWork& work = waves_.at(r);
     const Traffic& in = waves_.in().at(r);
     const Traffic& out = waves_.out().at(r);
-    const int64_t compute_ns = activity.compute_ns(cost_.table());
+    const int64_t compute_ns = work.compute_ns(cost_.table());
     PlanSummary::Rank& rank = summary_.ranks[r];
     rank.compute_ns += compute_ns;
     rank.exchange_ns += start_ns(in) + start_ns(out);
     rank.bytes_sent += in.sent() + out.sent();
     rank.bytes_received += in.received() + out.received();
     rank.messages_sent += in.messages + out.messages;
-    rank.matrices += activity.matrices;
-    rank.elements += activity.elements;
+    rank.matrices += work.matrices;
+    rank.elements += work.elements;
     for (size_t d = 0; d < kDirections; ++d) {
       links_[r][d].first += (d == 0 ? in : out).sent_ns;
       links_[r][d].second += (d == 0 ? in : out).received_ns;
@@ -71,11 +70,11 @@ class PlanCost {
     total.in_ns = std::max(total.in_ns, exchange_ns(in));
     total.compute_ns = std::max(total.compute_ns, compute_ns);
     total.out_ns = std::max(total.out_ns, exchange_ns(out));
-    arenas_[r].add(w, wave_bytes(activity, in, out));
-    workspace_[r] = std::max(workspace_[r], activity.workspace);
+    arenas_[r].add(w, wave_bytes(work, in, out));
+    workspace_[r] = std::max(workspace_[r], work.workspace);
   }
 
-  // Of the exchange and its messages; none for a rank that takes no part.
+  // Time to start the exchange and its messages; 0 for a rank that takes no part.
   int64_t start_ns(const Traffic& t) const {
     if (t.sent() + t.received() == 0) return 0;
     return cost_.table().exchange_ns + cost_.table().message_ns * std::max(t.messages, t.messages_received);

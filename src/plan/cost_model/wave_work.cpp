@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/int128.h"
-#include "plan/cost_model/node_sums.h"
 #include "plan/element_shares.h"
 #include "plan/normuon_statistics_routes.h"
 #include "plan/replicas.h"
@@ -117,7 +116,7 @@ void WaveWork::add_repeated(int32_t rank, Distributions distributions, int64_t b
   if (catalog_.replicas_alike(distributions, sent_[rank])) ranks_[rank].repeated += bytes;
 }
 
-// To the owner and back.
+// Elements travel to the owner and back.
 void WaveWork::add_owned(Key key, const Batch& batch, bool padded) {
   const MatrixClass& c = catalog_.classes()[key.c];
   const HolderSet& set = catalog_.holder_set(c);
@@ -199,8 +198,8 @@ void WaveWork::add_pairs(const HolderSet& holders, const std::vector<Owner>& own
   for (const auto& [replica, ranks] : group(owners, all_out)) out_.pairs.add(ranks, holders_out[replica]);
 }
 
-// To every holder in the owner's replica. With `reduce` updates return as a sum to which only the owner contributes
-// other than zeros; without it, nothing returns.
+// Elements travel to every holder in the owner's replica. With `reduce` updates return as a sum to which only the owner
+// contributes other than zeros; without it, nothing returns.
 void WaveWork::add_gathered(int32_t index, const Batch& batch, bool reduce) {
   const MatrixClass& c = catalog_.classes()[index];
   const HolderSet& set = catalog_.holder_set(c);

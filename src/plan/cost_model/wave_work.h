@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "muster/plan.h"
@@ -50,7 +49,7 @@ class WaveWork {
 
   void count(int32_t wave);
 
-  // Of the wave that was counted last.
+  // What the last wave that was counted takes.
   const WaveTraffic& in() const { return in_; }
   const WaveTraffic& out() const { return out_; }
   const RankWork& at(int32_t rank) const { return ranks_[rank]; }

@@ -15,7 +15,7 @@ void WaveWork::assemble_lines(int32_t rank, const MatrixClass& c, int64_t count,
   if (home) assemble(rank, c, {count, 0});
 }
 
-// To the owner and back, as the elements of their matrices.
+// Lines travel to the owner and back, as the elements of their matrices.
 void WaveWork::add_owned_lines(Key key, const Batch& batch) {
   const MatrixClass& c = catalog_.classes()[key.c];
   const HolderSet* const keepers = catalog_.line_set(c);
@@ -56,7 +56,8 @@ void WaveWork::add_owned_lines(Key key, const Batch& batch) {
   add_pairs(*keepers, owners, false, to_all);
 }
 
-// To every holder of the replica. Back only to ranks that keep lines and hold no elements, from the first holder.
+// Lines travel to every holder of the replica. They travel back only to ranks that keep lines and hold no elements,
+// from the first holder.
 void WaveWork::add_gathered_lines(int32_t index, const Batch& batch) {
   const MatrixClass& c = catalog_.classes()[index];
   const HolderSet* const keepers = catalog_.line_set(c);

@@ -3,10 +3,8 @@
 #pragma once
 
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "kernels/cuda/device_memory.h"

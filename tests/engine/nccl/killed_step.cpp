@@ -4,7 +4,6 @@
 // within_step (a moment after it has enqueued its own), of steps that are carried out call by call or _recorded_.
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <string>
 #include <thread>
 #include <unistd.h>

@@ -199,37 +199,36 @@ class HostDevice final : public Kernels, public AsyncDevice {
   void clear(void* device, int64_t bytes) override {
     later([=] { std::memset(device, 0, static_cast<size_t>(bytes)); });
   }
-  void decide(const int64_t* words, int64_t zeros, const int64_t* present, std::span<int32_t> active,
-              Verdict* verdict) override {
-    later([=] {
-      const bool go = std::all_of(words, words + zeros, [](int64_t word) { return word == 0; });
-      for (size_t p = 0; p < active.size(); ++p) active[p] = go && present[p] != 0 ? 1 : 0;
-      *verdict = {1, 0, go ? 1 : 0};
+  void decide(const Decision& decision) override {
+    later([d = decision] {
+      const bool go = std::all_of(d.words, d.words + d.zeros, [](int64_t word) { return word == 0; });
+      for (int64_t p = 0; p < d.parameters; ++p) d.active[p] = go && d.present[p] != 0 ? 1 : 0;
+      *d.verdict = {1, 0, go ? 1 : 0};
     });
   }
-  void refuse(std::span<const int64_t> words, std::span<int32_t> active, Verdict* verdict) override {
-    later([=] {
-      if (std::all_of(words.begin(), words.end(), [](int64_t word) { return word == 0; })) return;
-      std::fill(active.begin(), active.end(), 0);
-      verdict->go = 0;
+  void refuse(const Refusal& refusal) override {
+    later([r = refusal] {
+      if (std::all_of(r.words, r.words + r.count, [](int64_t word) { return word == 0; })) return;
+      std::fill_n(r.active, r.parameters, 0);
+      r.verdict->go = 0;
     });
   }
-  void clip(const int64_t* words, int64_t sums, double grad_scale, double max_norm, Verdict* verdict) override {
-    later([=] {
+  void clip(const Clip& clip) override {
+    later([c = clip] {
       SumOfSquares total;
-      for (int64_t s = 0; s < sums; ++s) {
+      for (int64_t s = 0; s < c.sums; ++s) {
         SumOfSquares one;
-        std::copy_n(words + s * SumOfSquares::kWords, SumOfSquares::kWords, one.words().begin());
+        std::copy_n(c.words + s * SumOfSquares::kWords, SumOfSquares::kWords, one.words().begin());
         total.merge(one);
       }
-      verdict->norm = std::sqrt(total.value()) * std::abs(grad_scale);
-      const double ratio = max_norm / (verdict->norm + 1e-6);
-      verdict->clip = max_norm > 0 && ratio < 1 ? ratio : 1;
+      c.verdict->norm = std::sqrt(total.value()) * std::abs(c.grad_scale);
+      const double ratio = c.max_norm / (c.verdict->norm + 1e-6);
+      c.verdict->clip = c.max_norm > 0 && ratio < 1 ? ratio : 1;
     });
   }
-  void count(std::span<const int32_t> active, int64_t* updates) override {
-    later([=] {
-      for (size_t p = 0; p < active.size(); ++p) updates[p] += active[p];
+  void count(const Count& count) override {
+    later([c = count] {
+      for (int64_t p = 0; p < c.parameters; ++p) c.updates[p] += c.active[p];
     });
   }
 

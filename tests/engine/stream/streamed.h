@@ -1,7 +1,6 @@
 // Ranks whose exchanges are enqueued on the streams of tests/engine/stream, as NCCL's are on those of a GPU.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>

@@ -1,7 +1,6 @@
-#include "kernels/cuda/elementwise/copies.h"
-
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "twin.h"
 
 namespace muster::kernels::cuda {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <random>

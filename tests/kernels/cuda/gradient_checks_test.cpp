@@ -1,10 +1,9 @@
-#include "kernels/cuda/elementwise/gradient_checks.h"
-
 #include <cmath>
 #include <limits>
 
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/kernels.h"
 #include "twin.h"
 

@@ -18,9 +18,9 @@ struct Measured {
 
 // Orthogonalizes three matrices, of which the second is not measured and the third sits out.
 Measured measured(const OrthogonalizeOptions& options, MatrixShape shape, const std::vector<Values>& inputs,
-                  Orthogonalizer::Products products) {
+                  Orthogonalizer::Gemms gemms) {
   LaunchQueue queue(nullptr);
-  Orthogonalizer orthogonalizer(0, products);
+  Orthogonalizer orthogonalizer(0, gemms);
   const OnDevice batch(options.wire, Place::kEven, inputs);
   const size_t count = inputs.size();
   const DeviceVector<double> errors(std::vector<double>(count, -1));
@@ -66,24 +66,24 @@ struct Exact {
   double norm = 0;
 };
 
-void check_shape(MatrixShape shape, Dtype wire, Orthogonalizer::Products products) {
+void check_shape(MatrixShape shape, Dtype wire, Orthogonalizer::Gemms gemms) {
   OrthogonalizeOptions plain;
   plain.coefficients = coefficients("polar_express");
   plain.wire = Dtype::kF32;
   std::vector<Values> inputs;
   for (unsigned seed = 0; seed < 3; ++seed) inputs.push_back(random_matrix(shape, seed));
-  const Exact exact(orthogonalized(plain, shape, inputs, Place::kEven, products)[0], shape);
+  const Exact exact(orthogonalized(plain, shape, inputs, Place::kEven, gemms)[0], shape);
   for (const bool normuon : {false, true}) {
     OrthogonalizeOptions options = plain;
     options.wire = wire;
     if (normuon) options.normuon = NorMuonOptions{LineAxis::kRows, 0.9, 1e-8};
-    const Measured got = measured(options, shape, inputs, products);
+    const Measured got = measured(options, shape, inputs, gemms);
     // The Gram matrix is rounded to 8 bits of mantissa, or to 11.
     EXPECT_NEAR(std::sqrt(got.errors[0]), exact.error, std::ldexp(exact.norm, -9) + 1e-6) << normuon;
     EXPECT_EQ(got.errors[1], -1) << "was not asked for";
     EXPECT_EQ(got.errors[2], -1) << "sits out";
     if (normuon) continue;
-    EXPECT_EQ(got.results[0], orthogonalized(options, shape, inputs, Place::kEven, products)[0]) << "changes nothing";
+    EXPECT_EQ(got.results[0], orthogonalized(options, shape, inputs, Place::kEven, gemms)[0]) << "changes nothing";
   }
 }
 
@@ -91,8 +91,8 @@ TEST_F(GramError, IsTheErrorOfTheFactorBeforeNorMuon) {
   for (const MatrixShape shape : {MatrixShape{128, 128}, {96, 384}, {384, 96}, {33, 257}, {70, 61}, {1, 40}}) {
     for (const Dtype wire : {Dtype::kBf16, Dtype::kF32}) {
       SCOPED_TRACE(std::to_string(shape.rows) + "x" + std::to_string(shape.columns));
-      check_shape(shape, wire, Orthogonalizer::Products::kBest);
-      if (Cublas::available()) check_shape(shape, wire, Orthogonalizer::Products::kCublas);
+      check_shape(shape, wire, Orthogonalizer::Gemms::kBest);
+      if (Cublas::available()) check_shape(shape, wire, Orthogonalizer::Gemms::kCublas);
     }
   }
 }

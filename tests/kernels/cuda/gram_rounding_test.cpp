@@ -5,7 +5,6 @@
 #include <cmath>
 #include <functional>
 #include <random>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>

@@ -1,7 +1,6 @@
 #include "kernels/cuda/newton_schulz/normuon.h"
 
 #include <cmath>
-#include <memory>
 
 #include <gtest/gtest.h>
 

@@ -150,7 +150,7 @@ class OrthogonalizeAs : public Orthogonalize, public testing::WithParamInterface
 
 TEST_P(OrthogonalizeAs, GivesAMatrixTheSameBitsInAnyBatchAndPlace) {
   const MatrixShape shape = GetParam();
-  // More tiles than the device has room for at once, in products of X; of the smallest shape in all of them.
+  // More tiles than the device has room for at once, in GEMMs of X; of the smallest shape in all of them.
   const unsigned batch = shape.rows == 64 ? 150 : 70;
   for (const std::string_view name : {"polar_express_tight", "aol4"}) {
     for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
@@ -194,13 +194,13 @@ TEST_F(Orthogonalize, LeavesZeroAlone) {
 
 // An update of zeros would hide it.
 TEST_F(Orthogonalize, PassesAnInfinityOn) {
-  for (const auto products : {Orthogonalizer::Products::kBest, Orthogonalizer::Products::kCublas}) {
-    if (products == Orthogonalizer::Products::kCublas && !Cublas::available()) continue;
+  for (const auto gemms : {Orthogonalizer::Gemms::kBest, Orthogonalizer::Gemms::kCublas}) {
+    if (gemms == Orthogonalizer::Gemms::kCublas && !Cublas::available()) continue;
     for (const MatrixShape shape : {MatrixShape{64, 64}, {32, 128}}) {
       Values input = random_matrix(shape, 3);
       input[7] = std::numeric_limits<float>::infinity();
       const Values result =
-          orthogonalized(with("polar_express_tight", Dtype::kBf16), shape, {input}, Place::kEven, products)[0];
+          orthogonalized(with("polar_express_tight", Dtype::kBf16), shape, {input}, Place::kEven, gemms)[0];
       for (const float value : result) ASSERT_TRUE(std::isnan(value)) << shape.rows;
     }
   }
@@ -247,9 +247,8 @@ TEST_F(Orthogonalize, IsWhatCublasMakesOfItButForRounding) {
     const OrthogonalizeOptions options = with("polar_express_tight", Dtype::kBf16);
     const std::vector<Values> inputs{random_matrix(shape, 1), random_matrix(shape, 2)};
     const auto ours = orthogonalized(options, shape, inputs);
-    const auto theirs = orthogonalized(options, shape, inputs, Place::kEven, Orthogonalizer::Products::kCublas);
-    EXPECT_EQ(orthogonalized(options, shape, {inputs[1]}, Place::kOdd, Orthogonalizer::Products::kCublas)[0],
-              theirs[1]);
+    const auto theirs = orthogonalized(options, shape, inputs, Place::kEven, Orthogonalizer::Gemms::kCublas);
+    EXPECT_EQ(orthogonalized(options, shape, {inputs[1]}, Place::kOdd, Orthogonalizer::Gemms::kCublas)[0], theirs[1]);
     for (size_t m = 0; m < inputs.size(); ++m) {
       double error = 0;
       double norm = 0;

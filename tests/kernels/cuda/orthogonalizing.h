@@ -2,7 +2,6 @@
 #pragma once
 
 #include <bit>
-#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -113,9 +112,9 @@ class OnDevice {
 // The orthogonal factors of a batch in one call, without NorMuon.
 inline std::vector<Values> orthogonalized(const OrthogonalizeOptions& options, MatrixShape shape,
                                           const std::vector<Values>& inputs, Place place = Place::kEven,
-                                          Orthogonalizer::Products products = Orthogonalizer::Products::kBest) {
+                                          Orthogonalizer::Gemms gemms = Orthogonalizer::Gemms::kBest) {
   LaunchQueue queue(nullptr);
-  Orthogonalizer orthogonalizer(0, products);
+  Orthogonalizer orthogonalizer(0, gemms);
   const OnDevice batch(options.wire, place, inputs);
   std::vector<UpdateMatrix> matrices;
   for (size_t m = 0; m < inputs.size(); ++m) matrices.push_back({batch.at(m), nullptr, nullptr});

@@ -2,7 +2,6 @@
 // loads a few consecutive elements several times over before it uses the first of them.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>

@@ -1,5 +1,5 @@
 #include "kernels/cuda/elementwise/block_loop.cuh"
-#include "kernels/cuda/elementwise/copies.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 
 namespace muster::kernels::cuda {
 

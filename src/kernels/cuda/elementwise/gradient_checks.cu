@@ -1,5 +1,5 @@
 #include "kernels/cuda/elementwise/block_loop.cuh"
-#include "kernels/cuda/elementwise/gradient_checks.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/sum_of_squares.h"
 
 namespace muster::kernels::cuda {

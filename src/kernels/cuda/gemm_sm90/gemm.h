@@ -45,7 +45,7 @@ struct Gemm {
   int64_t scalars_stride = 0;        // between matrices; 0 if all have the same
 
   // If it has data, receives D + identity->beta I. Needs a symmetric D, and C.
-  Matrices d_and_identity;
+  Matrices d_and_identity{};
   const Scalars* identity = nullptr;
   // If not null, receives sums of squares of D's rows, as rounded, per 128 columns: matrix m, columns 128 t to
   // 128 t + 127 and row i at (m * ceil(columns / 128) + t) * rows + i. Needs a general D.

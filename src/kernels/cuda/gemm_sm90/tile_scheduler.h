@@ -4,11 +4,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define MUSTER_HOST_DEVICE __host__ __device__
-#else
-#define MUSTER_HOST_DEVICE
-#endif
+#include "kernels/host_device.h"
 
 namespace muster::kernels::cuda {
 

@@ -1,4 +1,4 @@
-// Products by cuBLAS, for devices that our GEMM does not run on. The library is loaded at run time, so that programs
+// GEMMs by cuBLAS, for devices that our GEMM does not run on. The library is loaded at run time, so that programs
 // start without it.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What Newton-Schulz does with Gram matrices besides products: adding the identity, rescaling, and measuring the error.
+// What Newton-Schulz does with Gram matrices besides GEMMs: adding the identity, rescaling, and measuring the error.
 #pragma once
 
 #include "kernels/cuda/newton_schulz/newton_schulz.h"

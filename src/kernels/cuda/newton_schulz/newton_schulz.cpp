@@ -97,52 +97,50 @@ class Steps {
   Matrices gram(int i) const { return iterates_.gram(i); }
   const Matrices& x(int i) const { return iterates_.x[static_cast<size_t>(i)]; }
 
-  void multiply(const Gemm& product) const { cuda::multiply(product, queue_, iterates_.cublas); }
+  void multiply(const Gemm& gemm) const { cuda::multiply(gemm, queue_, iterates_.cublas); }
 
-  Gemm product_of(const Matrices& a, const Matrices& b, const Matrices& c, const Matrices& d, ScalarsOf scalars) const {
-    Gemm p;
-    p.type = half_of(iterates_.form);
-    p.a = a;
-    p.b = b;
-    p.c = c;
-    p.d = d;
-    p.batch = iterates_.batch;
-    p.scalars = scalars.first;
-    p.scalars_stride = scalars.stride;
-    return p;
+  Gemm gemm_of(const Matrices& a, const Matrices& b, const Matrices& c, const Matrices& d, ScalarsOf scalars) const {
+    return {.type = half_of(iterates_.form),
+            .a = a,
+            .b = b,
+            .c = c,
+            .d = d,
+            .batch = iterates_.batch,
+            .scalars = scalars.first,
+            .scalars_stride = scalars.stride};
   }
 
   void form_gram(const Matrices& from, int to, ScalarsOf scalars) const {
-    Gemm p = product_of(from, from, {}, gram(to), scalars);
-    p.symmetric = true;
-    p.a_transposed = !wide_;
-    p.b_transposed = wide_;
-    multiply(p);
+    Gemm gemm = gemm_of(from, from, {}, gram(to), scalars);
+    gemm.symmetric = true;
+    gemm.a_transposed = !wide_;
+    gemm.b_transposed = wide_;
+    multiply(gemm);
   }
 
   // gram(d) = alpha gram(a) gram(b) + beta gram(c). All of them commute.
-  struct GramProduct {
+  struct GramGemm {
     int a;
     int b;
     int c;
     int d;
   };
-  Gemm product_of_grams(const GramProduct& g, ScalarsOf scalars) const {
-    Gemm p = product_of(gram(g.a), gram(g.b), gram(g.c), gram(g.d), scalars);
-    p.symmetric = true;
-    p.b_transposed = true;
-    return p;
+  Gemm gemm_of_grams(const GramGemm& g, ScalarsOf scalars) const {
+    Gemm gemm = gemm_of(gram(g.a), gram(g.b), gram(g.c), gram(g.d), scalars);
+    gemm.symmetric = true;
+    gemm.b_transposed = true;
+    return gemm;
   }
-  void multiply_grams(const GramProduct& g, ScalarsOf scalars) const { multiply(product_of_grams(g, scalars)); }
+  void multiply_grams(const GramGemm& g, ScalarsOf scalars) const { multiply(gemm_of_grams(g, scalars)); }
 
   // Z = c R^2 + b R and Q = Z + a I, with R = gram(0).
   void form_z_and_q(int z, int q, size_t s) const {
-    Gemm p = product_of_grams({.a = 0, .b = 0, .c = 0, .d = z}, polynomial(s));
+    Gemm gemm = gemm_of_grams({.a = 0, .b = 0, .c = 0, .d = z}, polynomial(s));
     if (iterates_.cublas == nullptr) {
-      p.d_and_identity = gram(q);
-      p.identity = product(s);
+      gemm.d_and_identity = gram(q);
+      gemm.identity = product(s);
     }
-    multiply(p);
+    multiply(gemm);
     if (iterates_.cublas != nullptr) add_identity(iterates_, z, q, product(s), queue_);
   }
 
@@ -150,10 +148,10 @@ class Steps {
   // X.
   void multiply_x(int q, int from, ScalarsOf scalars, float* row_squares = nullptr) const {
     const Matrices added = iterates_.form == Form::kStandard ? x(from) : Matrices{};
-    Gemm p = product_of(wide_ ? gram(q) : x(from), wide_ ? x(from) : gram(q), added, x(1 - from), scalars);
-    p.b_transposed = !wide_;
-    p.row_squares = row_squares;
-    multiply(p);
+    Gemm gemm = gemm_of(wide_ ? gram(q) : x(from), wide_ ? x(from) : gram(q), added, x(1 - from), scalars);
+    gemm.b_transposed = !wide_;
+    gemm.row_squares = row_squares;
+    multiply(gemm);
   }
 
   void rescale() const {

@@ -1,10 +1,11 @@
-// Newton-Schulz on the device, as products of half-precision matrices that accumulate in f32.
+// Newton-Schulz on the device, as GEMMs of half-precision matrices that accumulate in f32.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 
+#include "base/alignment.h"
 #include "kernels/cuda/gemm_sm90/gemm.h"
 #include "kernels/cuda/newton_schulz/newton_schulz_form.h"
 #include "kernels/cuda/runtime/launch_queue.h"
@@ -12,9 +13,9 @@
 
 namespace muster::kernels::cuda {
 
-constexpr int64_t pitch_of(int64_t columns) { return (columns + 7) / 8 * 8; }
+constexpr int64_t pitch_of(int64_t columns) { return base::round_up(columns, 8); }
 
-// X is not normalized in memory. Instead, the factors of the products that form its first Gram matrix A, and of those
+// X is not normalized in memory. Instead, the factors of the GEMMs that form its first Gram matrix A, and of those
 // of the first step, include f = 1 / (safety ||X||), and t = 1 / (safety^2 ||A||) if A rescales X, else 1:
 struct FirstScalars {
   Scalars gram;        // f^2, 0

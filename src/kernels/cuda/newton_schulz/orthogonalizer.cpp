@@ -5,6 +5,7 @@
 #include <bit>
 #include <string>
 
+#include "base/alignment.h"
 #include "kernels/cuda/newton_schulz/cuda_cublas.h"
 #include "kernels/cuda/newton_schulz/wire_batch.h"
 #include "muster/error.h"
@@ -16,7 +17,7 @@ namespace {
 constexpr int64_t kAlign = 256;
 constexpr size_t kMostAnalyzed = 16;
 
-int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+int64_t align(int64_t bytes) { return base::round_up(bytes, kAlign); }
 
 // The workspace of a batch, cut into buffers. With a null pointer as `base`, only `bytes` means anything.
 struct Buffers {
@@ -110,12 +111,12 @@ class Batch {
     iterates.scalars = norms.scalars;
     iterates.safety = &norms.settings->safety;
     iterates.lines = buffers.lines;
-    // Our last product can sum the squares of rows on the way.
-    const bool product_sums_rows =
+    // Our last GEMM can sum the squares of rows on the way.
+    const bool gemm_sums_rows =
         options_.normuon.has_value() && options_.normuon->axis == LineAxis::kRows && cublas == nullptr;
-    if (product_sums_rows) iterates.row_squares = normuon.squares;
+    if (gemm_sums_rows) iterates.row_squares = normuon.squares;
 
-    // The standard form reads X from the wire if the products can.
+    // The standard form reads X from the wire if the GEMMs can.
     WireBatch wire = wire_batch(queue_.upload(matrices_));
     wire.is_x = spacing > 0 && form_ == Form::kStandard;
     find_norms(wire, norms, queue_);
@@ -130,7 +131,7 @@ class Batch {
     }
     if (options_.normuon.has_value()) {
       const LineSums sums{options_.normuon->axis, shape_, count()};
-      if (!product_sums_rows) sum_lines(out.type, out.o, sums, normuon.squares, queue_);
+      if (!gemm_sums_rows) sum_lines(out.type, out.o, sums, normuon.squares, queue_);
       normuon.matrices = wire.matrices;
       normuon.options = queue_.upload(*options_.normuon);
       advance_variances(sums, normuon, queue_);
@@ -140,7 +141,7 @@ class Batch {
     return out;
   }
 
-  // All inputs of run() that can change from call to call, for LaunchQueue::once().
+  // All inputs of run() that can change from call to call, for LaunchQueue::memoize().
   void name_inputs(int64_t spacing, const void* scratch, std::vector<int64_t>& inputs) const {
     const auto name = [&](auto... values) { (inputs.push_back(std::bit_cast<int64_t>(values)), ...); };
     const Coefficients& c = options_.coefficients;
@@ -187,8 +188,8 @@ int64_t best_batch_size(MatrixShape shape, int multiprocessors) {
   return std::max<int64_t>(1, std::min(waves * multiprocessors / tiles, kMostBytes / bytes));
 }
 
-Orthogonalizer::Orthogonalizer(int device, Products products) {
-  if (products == Products::kCublas || !gemm_available(device)) cublas_ = std::make_unique<Cublas>();
+Orthogonalizer::Orthogonalizer(int device, Gemms gemms) {
+  if (gemms == Gemms::kCublas || !gemm_available(device)) cublas_ = std::make_unique<Cublas>();
 }
 
 Orthogonalizer::~Orthogonalizer() = default;

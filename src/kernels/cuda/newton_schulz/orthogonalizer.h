@@ -14,14 +14,14 @@
 namespace muster::kernels::cuda {
 
 // How many matrices are best orthogonalized together. Small ones: as many as keep the device busy for four waves of
-// tiles per symmetric product, while what the products read and write stays in the L2 cache. Large ones: as many as
-// leave little of the device idle at a product's end, within 512 MiB of workspace.
+// tiles per symmetric GEMM, while what the GEMMs read and write stays in the L2 cache. Large ones: as many as leave
+// little of the device idle at the end of a GEMM, within 512 MiB of workspace.
 int64_t best_batch_size(MatrixShape shape, int multiprocessors);
 
 class Orthogonalizer {
  public:
-  enum class Products : uint8_t { kBest, kCublas };
-  explicit Orthogonalizer(int device, Products products = Products::kBest);
+  enum class Gemms : uint8_t { kBest, kCublas };
+  explicit Orthogonalizer(int device, Gemms gemms = Gemms::kBest);
   ~Orthogonalizer();
 
   // Bytes of workspace with which `count` matrices go through the steps together, if they are equally far apart and

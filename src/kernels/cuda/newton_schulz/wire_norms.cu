@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "kernels/cuda/newton_schulz/vector8.cuh"
 #include "kernels/cuda/newton_schulz/wire_batch.h"

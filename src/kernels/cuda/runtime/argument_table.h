@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/alignment.h"
 #include "kernels/cuda/runtime/cuda_handles.h"
 #include "kernels/cuda/runtime/graph_copies.h"
 
@@ -36,7 +37,7 @@ class ArgumentTable {
   // do not fit, overflowed() is true from now on and the returned place must not be used.
   std::byte* append(const void* data, int64_t bytes) {
     const int64_t position = used_;
-    used_ += (bytes + kAlign - 1) / kAlign * kAlign;
+    used_ += base::round_up(bytes, kAlign);
     if (overflowed()) return device_.get();
     std::memcpy(host() + position, data, static_cast<size_t>(bytes));
     return device_.get() + position;

@@ -20,9 +20,9 @@ int cuda_devices() {
 
 void use_cuda_device(int device) { cuda::check(cudaSetDevice(device), "device"); }
 
-namespace cuda {
+namespace {
 
-GpuInfo describe(int device) {
+GpuInfo describe(int device) {  // does not throw
   cudaDeviceProp properties{};
   if (const cudaError_t error = cudaGetDeviceProperties(&properties, device); error != cudaSuccess) {
     cudaGetLastError();
@@ -32,7 +32,9 @@ GpuInfo describe(int device) {
           runs_on(kCompiledArchitectures, properties.major, properties.minor)};
 }
 
-void require_supported(int device) {
+}  // namespace
+
+void cuda::require_supported(int device) {
   const GpuInfo gpu = describe(device);
   if (gpu.supported) return;
   throw InvalidArgument("device cuda:" + std::to_string(device) + " (" + gpu.name + ", compute capability " +
@@ -40,14 +42,12 @@ void require_supported(int device) {
                         " only; build it on this machine, or with MUSTER_CUDA_ARCHITECTURES=all");
 }
 
-}  // namespace cuda
-
 CudaInfo cuda_info() {
   CudaInfo info{.built_in = true, .architectures = std::string(kCompiledArchitectures)};
   cudaRuntimeGetVersion(&info.runtime_version);
   cudaDriverGetVersion(&info.driver_version);
   const int devices = cuda_devices();
-  for (int device = 0; device < devices; ++device) info.devices.push_back(cuda::describe(device));
+  for (int device = 0; device < devices; ++device) info.devices.push_back(describe(device));
   return info;
 }
 

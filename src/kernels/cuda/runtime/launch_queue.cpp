@@ -184,13 +184,11 @@ void LaunchQueue::grow_table(int64_t bytes) {
   table_.grow(bytes);
 }
 
-void LaunchQueue::begin_measuring() {
+void LaunchQueue::reserve_table(const std::function<void()>& calls) {
   if (std::exchange(idle_work_, false)) synchronize();
   mode_ = Mode::kDryRun;
   start_pass();
-}
-
-void LaunchQueue::end_measuring() {
+  calls();
   mode_ = Mode::kIdle;
   if (2 * table_.used() > table_.capacity()) grow_table(2 * table_.used());
   table_.fill_up();

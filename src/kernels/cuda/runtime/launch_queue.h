@@ -11,11 +11,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cuda_runtime_api.h>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <span>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "kernels/cuda/runtime/argument_table.h"
@@ -83,12 +83,7 @@ class LaunchQueue {
   }
 
   // Makes room in the table for twice these calls, which are a dry run. A table that grows later drops all graphs.
-  template <typename F>
-  void reserve_table(F&& calls) {
-    begin_measuring();
-    calls();
-    end_measuring();
-  }
+  void reserve_table(const std::function<void()>& calls);
 
   // A step is begin_step(), its calls, and end_step(), again if that returns false. Without `capture`, it is carried
   // out call by call. Outside steps, calls are carried out as they are made, and wait for room in the table.
@@ -141,8 +136,6 @@ class LaunchQueue {
   int64_t slot() const { return step_ % kStepSlots; }
   void take_slot();
   void start_pass();
-  void begin_measuring();
-  void end_measuring();
   bool reuse(std::span<const int64_t> inputs, std::span<std::byte> result);
   MemoStart begin_memo();
   void end_memo(const MemoStart& start, std::span<const int64_t> inputs, std::span<const std::byte> result);

@@ -26,7 +26,7 @@ class ReadBack {
     bytes_ = bytes;
   }
   void copy(int64_t slot, cudaStream_t stream) const;
-  // To be captured, as the last node.
+  // To be captured: the same copy, as the last node.
   void store(const ReplaySlots& replay, cudaStream_t stream) const;
 
   void clear(int64_t slot) { results_[slot] = {}; }
