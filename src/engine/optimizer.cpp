@@ -85,11 +85,11 @@ Optimizer::Impl::Impl(Problem problem, OptimizerOptions options, Communicator& c
       rank_(communicator.rank()),
       ranks_(communicator.size()),
       memory_(std::move(memory)) {
-  engine::together(communicator, "check arguments", [&] { build(); });
+  engine::fail_together(communicator, "check arguments", [&] { build(); });
   connect(communicator);
   engine::agree_on_plan(problem_, plan_, options_, memory_, communicator);
   engine::agree_on_replicas(problem_, *holdings_, memory_, *kernels_, communicator);
-  engine::together(communicator, "make room", [&] {
+  engine::fail_together(communicator, "make room", [&] {
     if (!options_.overlap) path_->reserve(options_.groups);
   });
 }
@@ -114,7 +114,8 @@ void Optimizer::Impl::build() {
   engine::check_memory(problem_, *holdings_, memory_, static_cast<int32_t>(options_.groups.size()));
   plan_ = make_plan(problem_, options_.plan);
   kernels_ = make_kernels(options_.device, options_.threads);
-  timer_.follow(kernels_->stream());
+  timer_.follow(kernels_->async_device());
+  // The program of all parameters reserves their places in the state, which then allocates them.
   state_.emplace(engine::StateInput{.catalog = *catalog_,
                                     .plan = plan_,
                                     .rank = rank_,
@@ -122,14 +123,14 @@ void Optimizer::Impl::build() {
                                     .memory = memory_,
                                     .kernels = *kernels_});
   programs_.emplace(*catalog_, plan_, rank_, memory_, *state_);
-  state_->allocate();  // the program of all parameters has placed everything
+  state_->allocate();
   context_.emplace(engine::StepContext{.catalog = *catalog_,
                                        .problem = problem_,
                                        .plan = plan_,
                                        .holdings = *holdings_,
                                        .memory = memory_,
                                        .kernels = *kernels_,
-                                       .device = kernels_->stream(),
+                                       .device = kernels_->async_device(),
                                        .state = *state_,
                                        .programs = *programs_,
                                        .timer = timer_,
@@ -146,7 +147,7 @@ void Optimizer::Impl::build() {
 void Optimizer::Impl::connect(Communicator& communicator) {
   link_ = {.host = &communicator, .stream = communicator.on_stream()};
   bridge_.reset();
-  if (kernels_->stream() == nullptr || link_.stream != nullptr) return;
+  if (kernels_->async_device() == nullptr || link_.stream != nullptr) return;
   link_.stream = &bridge_.emplace(communicator, *kernels_);
   link_.through_host = true;
 }
@@ -193,7 +194,7 @@ void Optimizer::Impl::synchronize() {
 }
 
 void Optimizer::Impl::follow(void* stream) {
-  if (kernels_->stream() != nullptr) kernels_->stream()->follow(stream);
+  if (kernels_->async_device() != nullptr) kernels_->async_device()->follow(stream);
 }
 
 void Optimizer::Impl::require_no_step() const {

@@ -16,7 +16,7 @@
 namespace muster {
 
 void Optimizer::Impl::reconnect(Communicator& communicator) {
-  engine::together(communicator, "reconnect", [&] {
+  engine::fail_together(communicator, "reconnect", [&] {
     if (communicator.rank() == rank_ && communicator.size() == ranks_) return;
     throw InvalidArgument(fmt::format("reconnect: rank {} of {}, expected rank {} of {}", communicator.rank(),
                                       communicator.size(), rank_, ranks_));
@@ -91,7 +91,7 @@ void Optimizer::Impl::import_state(std::span<const StateTensor> tensors) {
   std::map<std::string, engine::StateShard*> by_name;
   for (engine::StateShard& shard : shards) by_name[shard.info.name] = &shard;
   std::set<std::string_view> given;
-  engine::together(*link_.host, "check state", [&] {
+  engine::fail_together(*link_.host, "check state", [&] {
     for (const StateTensor& tensor : tensors) {
       if (!given.insert(tensor.name).second) {
         throw InvalidArgument(fmt::format("state \"{}\": given twice", tensor.name));

@@ -30,7 +30,7 @@ class Kernels {
   virtual void read(void* host, const void* device, const HostRows& rows) = 0;
   virtual void write(void* device, const void* host, const HostRows& rows) = 0;
   // Null if calls return only when their work is done.
-  virtual AsyncDevice* stream() { return nullptr; }
+  virtual AsyncDevice* async_device() { return nullptr; }
 
   // Independent work may go to different lanes; each lane keeps its order. lane(i) selects the lane of the calls that
   // follow: its first work waits for all earlier work outside lanes. join_lanes() waits for all lanes.

@@ -13,7 +13,7 @@ namespace {
 TEST(FailTogether, ThrowsTheFirstRanksFailureOnEveryRank) {
   test::run_ranks(3, [](Communicator& comm) {
     try {
-      together(comm, "work", [&] {
+      fail_together(comm, "work", [&] {
         if (comm.rank() == 1) throw CommError({"a text", ErrorCode::kReplicaWeightsDiffer, "blocks.0.w"});
         if (comm.rank() == 2) throw std::runtime_error("another text");
       });

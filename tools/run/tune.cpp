@@ -62,7 +62,7 @@ class Tuner {
         options_(options),
         sizes_(sizes_of(device.kind)),
         kernels_(make_kernels(device, options.threads)),
-        stream_(kernels_->stream()) {
+        stream_(kernels_->async_device()) {
     result_.table = stream_ == nullptr ? CostTable::cpu() : CostTable::h200();
     result_.table.device = stream_ == nullptr ? "cpu, measured" : "cuda, measured";
     if (stream_ != nullptr) {

@@ -231,7 +231,7 @@ struct Target {
 // Billions of values for a device would take a core minutes: all of them make some, which are then written in order.
 template <typename Fill>
 void fill_targets(std::span<const Target> targets, kernels::Kernels& kernels, const Fill& fill) {
-  const size_t together = kernels.stream() == nullptr ? 1 : std::max(1U, std::thread::hardware_concurrency());
+  const size_t together = kernels.async_device() == nullptr ? 1 : std::max(1U, std::thread::hardware_concurrency());
   std::vector<std::vector<std::byte>> hosts(together);
   for (size_t first = 0; first < targets.size(); first += together) {
     const size_t count = std::min(together, targets.size() - first);

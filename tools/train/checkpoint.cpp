@@ -90,7 +90,7 @@ Position read_position(const std::string& directory) {
 }
 
 void make_folder(const std::string& directory, Communicator& communicator) {
-  engine::together(communicator, "make checkpoint folder", [&] {
+  engine::fail_together(communicator, "make checkpoint folder", [&] {
     if (communicator.rank() != 0) return;
     std::error_code error;
     fs::create_directories(directory, error);
@@ -112,13 +112,13 @@ void make_folder(const std::string& directory, Communicator& communicator) {
 
 void save(const std::string& directory, Position position, Trainer& trainer, Communicator& communicator) {
   int32_t choice = 0;
-  engine::together(communicator, "choose checkpoint folder", [&] {
+  engine::fail_together(communicator, "choose checkpoint folder", [&] {
     if (communicator.rank() == 0) choice = free_state(directory) == kStates[0] ? 0 : 1;
   });
   communicator.broadcast(&choice, sizeof choice, 0, "checkpoint folder")->wait();
   position.state = kStates[choice];
   trainer.save(in(directory, position.state));
-  engine::together(communicator, "finish checkpoint", [&] {
+  engine::fail_together(communicator, "finish checkpoint", [&] {
     if (communicator.rank() == 0) commit(directory, position);
   });
 }

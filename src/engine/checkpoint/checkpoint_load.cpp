@@ -20,7 +20,7 @@ namespace {
 CheckpointIndex read_index(const std::string& directory, Communicator& comm) {
   const std::string path = path_in(directory, kIndexName);
   std::string text;
-  together(comm, "read checkpoint index", [&] {
+  fail_together(comm, "read checkpoint index", [&] {
     if (comm.rank() != 0) return;
     const base::File file = base::File::open_to_read(path);
     const int64_t bytes = file.bytes();
@@ -91,17 +91,17 @@ std::string damage(const CheckpointFiles& files, const TensorSums& sums) {
 
 CheckpointMeta load_checkpoint(const std::string& directory, std::span<const StateShard> shards, Communicator& comm) {
   std::string text;
-  together(comm, "load checkpoint", [&] {
+  fail_together(comm, "load checkpoint", [&] {
     text = index_text(lay_out({}, shards, SaveOptions{}.file_bytes, 0));
     check_blocks(shards);
   });
   check_same(comm, "load checkpoint", text);
 
   const CheckpointFiles files = match_tensors(directory, read_index(directory, comm), shards);
-  together(comm, "check checkpoint files", [&] { check_files(files, comm); });
+  fail_together(comm, "check checkpoint files", [&] { check_files(files, comm); });
 
   TensorSums verified(files.tensors);
-  together(comm, "verify checkpoint", [&] { read_blocks(files, ReadMode::kVerify, comm, verified); });
+  fail_together(comm, "verify checkpoint", [&] { read_blocks(files, ReadMode::kVerify, comm, verified); });
   verified.reduce(comm, "sum checkpoint");
   if (const std::string damaged = damage(files, verified); !damaged.empty()) fail("{}", damaged);
 

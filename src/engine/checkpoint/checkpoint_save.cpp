@@ -113,12 +113,12 @@ void save_checkpoint(const std::string& directory, const CheckpointMeta& meta, s
                      Communicator& comm, const SaveOptions& options) {
   const bool lead = comm.rank() == 0;
   uint64_t token = 0;
-  together(comm, "name checkpoint", [&] { token = lead ? random_token() : 0; });
+  fail_together(comm, "name checkpoint", [&] { token = lead ? random_token() : 0; });
   comm.broadcast(&token, sizeof token, 0, "checkpoint name")->wait();
 
   CheckpointFiles files;
   std::string text;
-  together(comm, "save checkpoint", [&] {
+  fail_together(comm, "save checkpoint", [&] {
     CheckpointIndex index = lay_out(meta, shards, options.file_bytes, token);
     text = index_text(index);
     if (static_cast<int64_t>(text.size()) > base::kMaxFileBytes) {
@@ -136,11 +136,11 @@ void save_checkpoint(const std::string& directory, const CheckpointMeta& meta, s
     for (const FileEntry& file : files.index.files) unfinished.add(path_in(directory, file.name));
     unfinished.add(temporary);
   }
-  together(comm, "create checkpoint files", [&] { create_files(files, comm); });
+  fail_together(comm, "create checkpoint files", [&] { create_files(files, comm); });
   TensorSums sums(files.tensors);
-  together(comm, "write checkpoint files", [&] { write_blocks(files, comm, sums); });
+  fail_together(comm, "write checkpoint files", [&] { write_blocks(files, comm, sums); });
   sums.reduce(comm, "sum checkpoint");
-  together(comm, "finish checkpoint", [&] {
+  fail_together(comm, "finish checkpoint", [&] {
     if (!lead) return;
     size_t number = 0;
     for (FileEntry& file : files.index.files) {

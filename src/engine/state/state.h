@@ -117,7 +117,7 @@ class State {
   std::vector<StateShard> optimizer_shards();
   StateShard make_shard(StateInfo info, const Stored& stored) const;
   StateShard counter_shard(std::string name, int64_t* counter, kernels::Kernels* device) const;
-  kernels::Kernels* device() const { return kernels_.stream() != nullptr ? &kernels_ : nullptr; }
+  kernels::Kernels* device() const { return kernels_.async_device() != nullptr ? &kernels_ : nullptr; }
   Parts local_parts(int32_t parameter, const layout::Partition& partition) const;
   Stored stored(int32_t parameter, const Store& store, void* holders_memory) const;
   Stored stored_variance(int32_t parameter) const;

@@ -52,7 +52,7 @@ ControlReduction::ControlReduction(const StepContext& context, WaveExecutor& exe
   active_ = reinterpret_cast<int32_t*>(squares_ + parameters * kSumWords);
 }
 
-ControlReduction::Decision ControlReduction::settle(const StepRequest& request) {
+ControlReduction::Decision ControlReduction::agree(const StepRequest& request) {
   Decision decision;
   {
     const auto timed = context_.timer.time(Stage::kControl);

@@ -1,4 +1,4 @@
-// What ranks settle before a step changes anything: who takes part, whether gradients are finite, and their norm.
+// What ranks agree on before a step changes anything: who takes part, whether gradients are finite, and their norm.
 //
 // On the host a call returns the answers. On a device kernels read them there, and a later call reads them back.
 #pragma once
@@ -30,7 +30,7 @@ class ControlReduction {
     bool skip = false;         // NonFinite::kSkipStep
     double clip = 1;
   };
-  Decision settle(const StepRequest& request);
+  Decision agree(const StepRequest& request);
 
   // On a device: enqueues the same. Executor and kernels then read active() and clip().
   void enqueue(const StepRequest& request, const ControlWords& words);
@@ -54,7 +54,7 @@ class ControlReduction {
   const int32_t* active() const { return active_; }
   const double* clip() const { return &verdict_->clip; }
 
-  // What a step came to, from the bytes that were sent. Throws InvalidArgument as settle() does.
+  // What a step came to, from the bytes that were sent. Throws InvalidArgument as agree() does.
   struct Outcome {
     bool skipped = false;
     double norm = 0;

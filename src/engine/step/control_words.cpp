@@ -155,7 +155,7 @@ std::vector<bool> decide(const StepContext& context, int64_t step, std::span<con
   if (sums[kStepCheck] != 0) {
     throw InvalidArgument(
         fmt::format("step {}: ranks disagree on its options (grad_scale, max_grad_norm, non_finite, grad_norm, "
-                    "parameter_stats, the seed or, where steps are recorded, trace)",
+                    "parameter_stats, the seed or, where steps are captured, trace)",
                     step));
   }
   for (size_t g = 0; g < groups; ++g) {

@@ -56,7 +56,7 @@ DeviceStep::Prepared DeviceStep::prepare(const StepRequest& request) {
 }
 
 template <typename Calls>
-void DeviceStep::capture(const StepRequest& request, Calls calls) {
+void DeviceStep::make_calls(const StepRequest& request, Calls calls) {
   do {
     device_.begin_step(request.captured);
     calls();
@@ -67,7 +67,7 @@ void DeviceStep::enqueue(const Prepared& step) {
   const StepRequest& request = step.request;
   const bool stats = request.options.parameter_stats;
   const kernels::Range range(device_, title(request.number));
-  capture(request, [&] {
+  make_calls(request, [&] {
     timer().restart(request.number);
     device_.add_to_key(control_.key(request));
     if (stats && !device_.dry_run()) parameter_stats_.start();
@@ -155,7 +155,7 @@ double DeviceStep::grad_norm(const StepRequest& request) {
   settle();
   const Prepared step = prepare(request);
   or_break(what, [&] {
-    capture(step.request, [&] {
+    make_calls(step.request, [&] {
       control_.enqueue(step.request, step.words);
       control_.send();
     });

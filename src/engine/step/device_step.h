@@ -47,7 +47,7 @@ class DeviceStep final : public StepPath {
   Prepared prepare(const StepRequest& request);
   // Makes the calls of a step, again if they turn out to differ from the captured ones.
   template <typename Calls>
-  void capture(const StepRequest& request, Calls calls);
+  void make_calls(const StepRequest& request, Calls calls);
   void enqueue(const Prepared& step);
   StepInput input_of(const StepRequest& request);
   // Reads outcomes, waiting, until at most so many steps are in flight. True if the last one it read was refused. An

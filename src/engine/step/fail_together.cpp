@@ -49,7 +49,7 @@ std::string failure_of_any(Communicator& comm, std::string_view label, const std
   return first_failure(comm, label, work).text;
 }
 
-void together(Communicator& comm, std::string_view label, const std::function<void()>& work) {
+void fail_together(Communicator& comm, std::string_view label, const std::function<void()>& work) {
   Failure failure = first_failure(comm, label, work);
   if (!failure.empty()) throw InvalidArgument(std::move(failure));
 }

@@ -14,6 +14,6 @@ namespace muster::engine {
 std::string failure_of_any(Communicator& comm, std::string_view label, const std::function<void()>& work);
 
 // Throws that error as InvalidArgument.
-void together(Communicator& comm, std::string_view label, const std::function<void()>& work);
+void fail_together(Communicator& comm, std::string_view label, const std::function<void()>& work);
 
 }  // namespace muster::engine

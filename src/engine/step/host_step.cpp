@@ -8,7 +8,7 @@ const StepStats& HostStep::step(const StepRequest& request) {
   const std::string what = title(request.number);
   timer().start(request.number, request.options.trace);
   if (request.options.parameter_stats) timer().stats.parameters.resize(parameters());
-  const ControlReduction::Decision decision = or_refuse(what, [&] { return control_.settle(request); });
+  const ControlReduction::Decision decision = or_refuse(what, [&] { return control_.agree(request); });
   timer().stats.skipped = decision.skip;
   if (!decision.skip) or_break(what, [&] { compute(request, decision); });
   context_.state.steps = request.number;
@@ -57,7 +57,7 @@ const StepStats& HostStep::finish(const StepRequest& request) {
   try {
     pipeline_.finish();
   } catch (const InvalidArgument& error) {  // on every rank, at the same stage
-    if (pipeline_.started()) {
+    if (pipeline_.started()) {  // some waves have changed weights; later calls throw CommError with this reason
       give_up(error.failure().within(what + " broke off"));
       throw InvalidArgument(status_.reason());
     }
@@ -75,7 +75,7 @@ const StepStats& HostStep::finish(const StepRequest& request) {
 double HostStep::grad_norm(const StepRequest& request) {
   timer().start(request.number, false);
   const std::string what = fmt::format("the gradient norm before step {}", request.number);
-  or_refuse(what, [&] { return control_.settle(request); });
+  or_refuse(what, [&] { return control_.agree(request); });
   return timer().stats.grad_norm;
 }
 

@@ -48,7 +48,7 @@ class CudaKernels final : public Kernels, public AsyncDevice {
   void write(void* device, const void* host, const HostRows& rows) override {
     transfer({device, rows.device_stride}, {host, rows.host_stride}, rows, cudaMemcpyHostToDevice);
   }
-  AsyncDevice* stream() override { return this; }
+  AsyncDevice* async_device() override { return this; }
 
   int lanes() const override { return LaunchQueue::kLanes; }
   void lane(int lane) override { queue_.lane(lane); }

@@ -45,7 +45,7 @@ class HostDevice final : public Kernels, public AsyncDevice {
     queue_.wait();
     cpu_->write(device, host, rows);
   }
-  AsyncDevice* stream() override { return this; }
+  AsyncDevice* async_device() override { return this; }
 
   void copy(int64_t width, std::span<const CopyBlock> blocks) override {
     later([=, this, blocks = own(blocks)] { cpu_->copy(width, blocks); });

@@ -105,14 +105,14 @@ class Steps {
     case_.apply.rounding.step = seed;
     settle();
     do {
-      if (recorded) kernels_.stream()->begin_step(true);
+      if (recorded) kernels_.async_device()->begin_step(true);
       if (joined) {
         kernels_.orthogonalize_and_apply(batch(), case_.apply, blocks_);
       } else {
         kernels_.orthogonalize(batch());
         kernels_.apply(case_.apply, blocks_);
       }
-    } while (recorded && !kernels_.stream()->end_step());
+    } while (recorded && !kernels_.async_device()->end_step());
     settle();
   }
 
