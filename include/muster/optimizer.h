@@ -70,7 +70,7 @@ struct OptimizerOptions {
   Device device{};
   // Waves may start before step(), as gradients come: see begin_step() and ready(). PlanOptions::order says in which
   // order they come; AdamW and Lion go last. Not with options that need all gradients first: clipping, norms, a policy
-  // for non-finite gradients, a scale of the gradients.
+  // for non-finite gradients, a scale of the gradients, parameter_stats.
   bool overlap = false;
   bool graph = true;  // on a device: capture a step once as a graph and replay it; set false when debugging
 };
@@ -180,7 +180,7 @@ class Optimizer {
   Optimizer(Optimizer&&) noexcept;
   Optimizer& operator=(Optimizer&&) noexcept;
 
-  // Not collective, up to steps().
+  // The functions from here to steps() are not collective.
   const Problem& problem() const;
   const Plan& plan() const;
   int64_t scratch_bytes() const;  // allocated on this rank besides weights, gradients and state
@@ -193,8 +193,8 @@ class Optimizer {
   // theirs count as zero. The caller owns the gradients. The result is valid until the next step.
   //
   // Bad input throws InvalidArgument on every rank and changes nothing. After any other error weights may be partly
-  // updated: step() and save() then throw CommError until load() or import_state() has restored everything, or the
-  // caller has and calls restored().
+  // updated: step(), save() and export_state() then throw CommError until load() or import_state() has restored
+  // everything, or the caller has and calls restored().
   //
   // On a device step() returns when its work is enqueued; the gradients must stay as they are until that work is done.
   // It throws at once if this rank's arguments are wrong. If another rank refused the step or died, a later step()
@@ -237,7 +237,7 @@ class Optimizer {
   };
   void move_state(int32_t parameter, const StateMemory& state);
 
-  // Not collective, up to state().
+  // The functions from here to state() are not collective.
   const StepStats& last_step() const;            // of the last step that was not refused
   const std::vector<TraceEvent>& trace() const;  // of the last step; empty unless StepOptions::trace asked for it
 
@@ -258,7 +258,7 @@ class Optimizer {
   void save(const std::string& directory);
   // Loads a checkpoint that was saved with any layout and number of ranks. A damaged or unsuitable checkpoint throws
   // InvalidArgument that names what is wrong, with nothing changed. After any other error weights may be partly
-  // updated, and step() throws until a load() succeeds.
+  // updated, and step() throws until everything has been restored, as after a failed step().
   void load(const std::string& directory);
 
   // After a CommError: continues with another communicator of the same rank and size, which outlives the optimizer. If
