@@ -6,47 +6,17 @@
 #include <cstring>
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/runtime/cuda_check.h"
+#include "kernels/cuda/runtime/cuda_handles.h"
 
 namespace muster::comm::nccl {
 
 using kernels::cuda::check;
+using kernels::cuda::DeviceGuard;
+using kernels::cuda::OwnedStream;
 
-// Temporarily makes a device the calling thread's current one; restores the previous one on destruction.
-class DeviceScope {
- public:
-  explicit DeviceScope(int device) {
-    check(cudaGetDevice(&before_), "cudaGetDevice");
-    if (before_ != device) check(cudaSetDevice(device), "cudaSetDevice");
-  }
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-  ~DeviceScope() { cudaSetDevice(before_); }
-
- private:
-  int before_ = 0;
-};
-
-// A non-blocking stream.
-class CudaStream {
- public:
-  CudaStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"); }
-  CudaStream(const CudaStream&) = delete;
-  CudaStream& operator=(const CudaStream&) = delete;
-  ~CudaStream() { cudaStreamDestroy(stream_); }
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
+// An event that the host asks whether it is done, without waiting.
 class CudaEvent {
  public:
-  CudaEvent() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
-  CudaEvent(const CudaEvent&) = delete;
-  CudaEvent& operator=(const CudaEvent&) = delete;
-  ~CudaEvent() { cudaEventDestroy(event_); }
-
   void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
   bool done() const {
     const cudaError_t state = cudaEventQuery(event_);
@@ -56,7 +26,7 @@ class CudaEvent {
   }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  kernels::cuda::OwnedEvent event_;
 };
 
 // Pinned memory, mapped for the device and initialised to zeros.

@@ -103,7 +103,7 @@ void World::connect(Clock::time_point deadline) {
 
 World::~World() {
   try {
-    const DeviceScope device(device_);
+    const DeviceGuard device(device_);
     const std::lock_guard lock(mutex_);
     close();
   } catch (const Error&) {
@@ -129,7 +129,7 @@ void World::close() {
 }
 
 std::shared_ptr<Operation> World::post(Posting posting) {
-  const DeviceScope device(device_);
+  const DeviceGuard device(device_);
   const std::lock_guard lock(mutex_);
   if (failure_) raise(posting.name);
   auto operation = std::make_shared<Operation>();
@@ -149,7 +149,7 @@ bool World::advance(Operation& operation, Clock::time_point deadline) {
   if (operation.done) return true;
   const std::string& name = operation.posting.name;
   if (failure_) raise(name);
-  const DeviceScope device(device_);
+  const DeviceGuard device(device_);
   step(name);
   if (!failure_ && !operation.done) {
     check_peers_alive(name);
@@ -286,7 +286,7 @@ void World::explain(const std::string& name, const std::string& error) {
 }
 
 void World::abort(std::string_view reason) try {
-  const DeviceScope device(device_);
+  const DeviceGuard device(device_);
   const std::lock_guard lock(mutex_);
   if (failure_) return;
   const std::string cause = aborted(rank_, reason);
@@ -333,7 +333,7 @@ void World::die(const std::string& cause) {
 
 template <typename Enqueue>
 void World::on_streams(const std::string& name, const Enqueue& enqueue) {
-  const DeviceScope device(device_);
+  const DeviceGuard device(device_);
   const Clock::time_point deadline = deadline_after(timeout_);
   Backoff backoff;
   bool enqueued = false;

@@ -80,8 +80,8 @@ class World : public WorldBase {
   RollCall roll_call_;
   std::byte* pieces_out_;
   std::byte* pieces_in_;
-  CudaStream stream_;
-  CudaStream copies_;  // copies while stream_ waits for other ranks
+  OwnedStream stream_;
+  OwnedStream copies_;  // copies while stream_ waits for other ranks
   CudaEvent event_;
   bool recorded_ = true;  // whether the event has been recorded after the last launch
   Round round_ = Round::kNone;
