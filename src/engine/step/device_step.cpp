@@ -40,6 +40,10 @@ const StepStats& DeviceStep::step(const StepRequest& request) {
       parameter_stats_.report(*context_.link.host, what + " statistics", timer().stats.parameters);
     });
   }
+  return report(refused);
+}
+
+const StepStats& DeviceStep::report(bool refused) {
   if (!refused) timer().finish();
   // Last, because the rank that refused has thrown before.
   status_.report_refusals();
@@ -144,9 +148,7 @@ const StepStats& DeviceStep::finish(const StepRequest& request) {
   const bool refused = (own.refused() || timer().tracing()) && settle_until(0);
   if (own.refused() && status_.broken()) throw InvalidArgument(status_.reason());
   if (own.refused()) refuse(what, own);
-  if (!refused) timer().finish();
-  status_.report_refusals();
-  return timer().last_stats;
+  return report(refused);
 }
 
 double DeviceStep::grad_norm(const StepRequest& request) {

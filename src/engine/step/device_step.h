@@ -49,6 +49,8 @@ class DeviceStep final : public StepPath {
   template <typename Calls>
   void make_calls(const StepRequest& request, Calls calls);
   void enqueue(const Prepared& step);
+  // The last stats, which are this step's unless it is known to be refused. Throws refusals that are not yet reported.
+  const StepStats& report(bool refused);
   StepInput input_of(const StepRequest& request);
   // Reads outcomes, waiting, until at most so many steps are in flight. True if the last one it read was refused. An
   // overlapped step that had begun and then was refused breaks off.
