@@ -203,9 +203,9 @@ class Optimizer {
   // parameter_stats, a trace or NonFinite::kError, step() waits for the end of its work.
   const StepStats& step(std::span<void* const> gradients, const StepOptions& options = {});
   // Begins a step before its gradients are there, with OptimizerOptions::overlap; step() ends it. Hyperparameters must
-  // not change in between. Not collective; step() begins a step that this rank has not begun. On a device it first
-  // waits for the end of the previous step. Throws InvalidArgument, with nothing changed, for options that overlap
-  // excludes.
+  // not change before step() returns. Not collective; step() begins a step that this rank has not begun. On a device it
+  // first waits for the end of the previous step. Throws InvalidArgument, with nothing changed, for options that
+  // overlap excludes.
   void begin_step(const StepOptions& options = {});
   // Gives a gradient to the step that has begun. The gradient must stay as it is, where it is, until step() returns.
   // Each is given at most once per step, in any order; step() is then given all gradients, these included. A wave

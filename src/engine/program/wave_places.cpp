@@ -65,7 +65,7 @@ void WaveCompiler::place_home(int32_t matrix) {
 
 OwnedMatrix WaveCompiler::placed_owned(int32_t matrix) {
   OwnedMatrix placed{.parameter = catalog_.parameter_of(matrix), .assembled = assembled_.at(matrix)};
-  // Of several ranks that orthogonalize it, the owner reports.
+  // If several ranks orthogonalize it, only the owner reports.
   if (input_.plan.owner[matrix] == rank_) placed.measured = matrix;
   if (!class_at(matrix).matrix.normuon) return placed;
   if (plan::keeps_all_lines(catalog_, class_at(matrix), rank_)) {

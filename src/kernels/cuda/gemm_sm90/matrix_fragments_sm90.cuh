@@ -14,7 +14,7 @@ struct Fragments {
   uint32_t v[4];
 };
 
-// Of the addresses of the matrices' rows (16 bytes each), lane i passes the i-th.
+// Lane i passes the address of row i of the matrices, counted through all of them. A row has 16 bytes.
 __device__ inline Fragments ldmatrix_x4(uint32_t at) {
   Fragments f;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

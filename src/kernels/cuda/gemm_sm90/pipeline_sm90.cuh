@@ -57,7 +57,7 @@ struct PipelineState {
   int stage;
   uint32_t parity;
 
-  // Of a consumer after `steps` stages.
+  // Where a consumer is after `steps` stages.
   static __device__ __forceinline__ PipelineState after(int steps) {
     return {steps % kStages, static_cast<uint32_t>(steps / kStages & 1)};
   }
