@@ -49,10 +49,13 @@ struct Coefficients {
   std::vector<Step> steps;
   double safety = 1;  // X is divided by safety * ||X||_F first
   Rescale rescale = Rescale::kNone;
+  // First of all, about this many of the largest singular values are reduced to the level of the others, which leaves
+  // the polar factor: 32, 64, 96 or 128, the columns of the sketch that finds them. 0: none are. Needs kGram.
+  int sketch = 0;
 };
 
-// A built-in set: jordan, quintic, polar_express, polar_express_safe, polar_express_tight, cans or aol4. Throws
-// InvalidArgument for any other name. Fill in a Coefficients for a set of your own.
+// A built-in set: jordan, quintic, polar_express, polar_express_safe, polar_express_tight, capped3, capped4, cans or
+// aol4. Throws InvalidArgument for any other name. Fill in a Coefficients for a set of your own.
 Coefficients coefficients(std::string_view name);
 std::vector<std::string_view> coefficient_names();
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/hash.h"
+#include "kernels/spectral_cap.h"
 #include "muster/error.h"
 
 namespace muster {
@@ -45,6 +46,14 @@ void validate(const Group& group) {
     }
   }
   require(std::isfinite(set.safety) && set.safety > 0, "safety", set.safety, "a finite number above 0");
+  if (set.sketch != 0 && std::ranges::find(kernels::kSketchColumns, set.sketch) == kernels::kSketchColumns.end()) {
+    throw InvalidArgument(
+        fmt::format("coefficients \"{}\": sketch {}, expected 0, 32, 64, 96 or 128", set.name, set.sketch));
+  }
+  if (set.sketch != 0 && set.rescale != Coefficients::Rescale::kGram) {
+    throw InvalidArgument(
+        fmt::format("coefficients \"{}\": sketch {} needs the rescaling kGram", set.name, set.sketch));
+  }
 }
 
 namespace engine {
@@ -72,7 +81,8 @@ uint64_t fingerprint_but_rates(const Group& group) {
   for (const double value : {group.beta1, group.beta2, group.eps, group.coefficients.safety}) print.add(value);
   for (const int64_t value : {static_cast<int64_t>(group.decay), group.every, static_cast<int64_t>(group.momentum_form),
                               static_cast<int64_t>(group.nesterov), static_cast<int64_t>(group.scale),
-                              static_cast<int64_t>(group.coefficients.rescale)}) {
+                              static_cast<int64_t>(group.coefficients.rescale),
+                              static_cast<int64_t>(group.coefficients.sketch)}) {
     print.add(value);
   }
   for (const Coefficients::Step& step : group.coefficients.steps) {
