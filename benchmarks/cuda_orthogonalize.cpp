@@ -1,7 +1,8 @@
 // Times orthogonalization on the GPU for the shapes of workloads A, B and C: captured steps, two lanes, bf16 in place.
-// Then times symmetric products alone, compared with cuBLAS. Arguments: none, or one of `orthogonalize` and `products`,
-// and the size of sub-batches. Or `file`, the name of a file of bf16 matrices of one shape, which it orthogonalizes in
-// place, their number, rows and columns, and the name of a set of coefficients.
+// Then times symmetric products alone, compared with cuBLAS. Arguments: none, or one of `orthogonalize` and `products`;
+// after `orthogonalize` the size of sub-batches (0: the best) and the name of a set of coefficients. Or `file`, the
+// name of a file of bf16 matrices of one shape, which it orthogonalizes in place, their number, rows and columns, and
+// the name of a set of coefficients.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cuda/newton_schulz/cuda_cublas.h"
@@ -20,7 +22,6 @@
 namespace muster::kernels::cuda {
 namespace {
 
-constexpr const char* kSet = "polar_express";
 constexpr int kTimes = 12;
 
 struct Memory {
@@ -68,10 +69,10 @@ double milliseconds(cudaStream_t stream, const F& f, int times = kTimes + 3) {
 
 // Matrices of one shape, to be orthogonalized in sub-batches.
 struct Job {
-  Job(int64_t count, MatrixShape of, bool normuon) : shape(of) {
+  Job(int64_t count, MatrixShape of, bool normuon, const Coefficients& set) : shape(of) {
     const int64_t elements = shape.rows * shape.columns;
     const int64_t lines = std::max(shape.rows, shape.columns);
-    options.coefficients = coefficients(kSet);
+    options.coefficients = set;
     if (normuon) options.normuon = NorMuonOptions{shape.rows >= shape.columns ? LineAxis::kRows : LineAxis::kColumns};
     memory = std::make_unique<Memory>(count * elements * 2);
     variances = std::make_unique<Memory>(count * lines * 4);
@@ -142,7 +143,7 @@ struct Shape {
   MatrixShape shape;
 };
 
-void report_orthogonalizing(int64_t together) {
+void report_orthogonalizing(int64_t together, const Coefficients& set) {
   const std::pair<const char*, std::vector<Shape>> workloads[] = {
       {"A", {{48, {768, 768}}, {12, {3072, 768}}, {12, {768, 3072}}}},
       {"B", {{96, {2048, 2048}}, {24, {8192, 2048}}, {24, {2048, 8192}}}},
@@ -160,14 +161,14 @@ void report_orthogonalizing(int64_t together) {
       for (const bool normuon : {false, true}) {
         std::vector<std::unique_ptr<Job>> jobs;
         for (size_t j = all ? 0 : i; j < (all ? shapes.size() : i + 1); ++j) {
-          jobs.push_back(std::make_unique<Job>(shapes[j].count, shapes[j].shape, normuon));
+          jobs.push_back(std::make_unique<Job>(shapes[j].count, shapes[j].shape, normuon, set));
         }
         results[normuon ? 1 : 0] = orthogonalize(jobs, together);
       }
       if (!all) {
         const Shape& s = shapes[i];
-        const Form is = form_of(s.shape, coefficients(kSet));
-        flop = newton_schulz_flops(is, s.shape, 5) * static_cast<double>(s.count);
+        const Form is = form_of(s.shape, set);
+        flop = newton_schulz_flops(is, s.shape, set) * static_cast<double>(s.count);
         flop_of_all += flop;
         form = is == Form::kGram ? "Gram, fp16" : "standard, bf16";
         what = std::to_string(s.count) + "x" + std::to_string(s.shape.rows) + "x" + std::to_string(s.shape.columns);
@@ -228,8 +229,7 @@ void report_products() {
 // For whoever wants to compare results.
 int orthogonalize_file(const char* name, int64_t count, MatrixShape shape, const char* set) {
   std::vector<std::unique_ptr<Job>> jobs;
-  jobs.push_back(std::make_unique<Job>(count, shape, false));
-  jobs[0]->options.coefficients = coefficients(set);
+  jobs.push_back(std::make_unique<Job>(count, shape, false, coefficients(set)));
   std::vector<char> bytes(static_cast<size_t>(count * shape.rows * shape.columns * 2));
   std::fstream file(name, std::ios::in | std::ios::out | std::ios::binary);
   if (!file.read(bytes.data(), std::ssize(bytes))) {
@@ -256,6 +256,9 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "file" && argc == 7)
     return orthogonalize_file(argv[2], std::atoll(argv[3]), {std::atoll(argv[4]), std::atoll(argv[5])}, argv[6]);
-  if (what.empty() || what == "orthogonalize") report_orthogonalizing(argc > 2 ? std::atoll(argv[2]) : 0);
+  if (what.empty() || what == "orthogonalize") {
+    const std::string_view set = argc > 3 ? argv[3] : "polar_express";
+    report_orthogonalizing(argc > 2 ? std::atoll(argv[2]) : 0, muster::coefficients(set));
+  }
   if (what.empty() || what == "products") report_products();
 }

@@ -50,7 +50,7 @@ struct Coefficients {
   double safety = 1;  // X is divided by safety * ||X||_F first
   Rescale rescale = Rescale::kNone;
   // First of all, about this many of the largest singular values are reduced to the level of the others, which leaves
-  // the polar factor: 32, 64, 96 or 128, the columns of the sketch that finds them. 0: none are. Needs kGram.
+  // the polar factor: 32, 64 or 96, the columns of the sketch that finds them. 0: none are. Needs kGram.
   int sketch = 0;
 };
 

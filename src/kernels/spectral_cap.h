@@ -25,7 +25,7 @@
 namespace muster::kernels {
 
 // What Coefficients::sketch can be, besides 0.
-inline constexpr std::array<int, 4> kSketchColumns{32, 64, 96, 128};
+inline constexpr std::array<int, 3> kSketchColumns{32, 64, 96};
 inline constexpr int kMostSketchColumns = kSketchColumns.back();
 
 // The signs of row `row` of S: element (row, j) is -1 if bit j % 32 of word j / 32 is set, else 1.

@@ -48,7 +48,7 @@ void validate(const Group& group) {
   require(std::isfinite(set.safety) && set.safety > 0, "safety", set.safety, "a finite number above 0");
   if (set.sketch != 0 && std::ranges::find(kernels::kSketchColumns, set.sketch) == kernels::kSketchColumns.end()) {
     throw InvalidArgument(
-        fmt::format("coefficients \"{}\": sketch {}, expected 0, 32, 64, 96 or 128", set.name, set.sketch));
+        fmt::format("coefficients \"{}\": sketch {}, expected 0, 32, 64 or 96", set.name, set.sketch));
   }
   if (set.sketch != 0 && set.rescale != Coefficients::Rescale::kGram) {
     throw InvalidArgument(
@@ -79,10 +79,10 @@ uint64_t fingerprint(const Group& group) {
 uint64_t fingerprint_but_rates(const Group& group) {
   base::Hash print;
   for (const double value : {group.beta1, group.beta2, group.eps, group.coefficients.safety}) print.add(value);
-  for (const int64_t value : {static_cast<int64_t>(group.decay), group.every, static_cast<int64_t>(group.momentum_form),
-                              static_cast<int64_t>(group.nesterov), static_cast<int64_t>(group.scale),
-                              static_cast<int64_t>(group.coefficients.rescale),
-                              static_cast<int64_t>(group.coefficients.sketch)}) {
+  for (const int64_t value :
+       {static_cast<int64_t>(group.decay), group.every, static_cast<int64_t>(group.momentum_form),
+        static_cast<int64_t>(group.nesterov), static_cast<int64_t>(group.scale),
+        static_cast<int64_t>(group.coefficients.rescale), static_cast<int64_t>(group.coefficients.sketch)}) {
     print.add(value);
   }
   for (const Coefficients::Step& step : group.coefficients.steps) {

@@ -53,19 +53,19 @@ class Steps {
     form_gram(x(now), r, of_each(&FirstScalars::gram));
     rescale();
     for (size_t s = 0; s < steps; ++s) {
-      if (restarts(s)) {
+      if (restarts(coefficients_, s)) {
         multiply_x(q, now, std::exchange(scale, of_all(one())));
         now = 1 - now;
         form_gram(x(now), r, of_all(one()));
       }
-      if (s == 0 || restarts(s)) {
+      if (s == 0 || restarts(coefficients_, s)) {
         form_z_and_q(z, q, s);
       } else {
         multiply_grams({.a = r, .b = r, .c = r, .d = z}, polynomial(s));
         multiply_grams({.a = q, .b = z, .c = q, .d = free}, of_all(product(s)));
         std::swap(q, free);
       }
-      if (s + 1 == steps || restarts(s + 1)) continue;
+      if (s + 1 == steps || restarts(coefficients_, s + 1)) continue;
       multiply_grams({.a = r, .b = z, .c = r, .d = free}, s == 0 ? of_each(&FirstScalars::grams) : of_all(product(s)));
       multiply_grams({.a = z, .b = free, .c = free, .d = r}, of_all(product(s)));
     }

@@ -44,7 +44,7 @@ double half_safety(const Coefficients& coefficients) {
   return coefficients.safety * (tolerates(coefficients, 0.01) ? 1 : kMargin);
 }
 
-double newton_schulz_flops(Form form, MatrixShape shape, int64_t steps) {
+double newton_schulz_flops(Form form, MatrixShape shape, const Coefficients& coefficients) {
   const int64_t n = std::min(shape.rows, shape.columns);
   Gemm square;
   square.a = {nullptr, n, n, n, 0};
@@ -57,10 +57,11 @@ double newton_schulz_flops(Form form, MatrixShape shape, int64_t steps) {
   x.a = square.a;
   x.d = {nullptr, shape.rows, shape.columns, 0, 0};
   x.batch = 1;
+  const size_t steps = coefficients.steps.size();
   const auto count = static_cast<double>(steps);
   if (form == Form::kStandard) return count * (flops(gram) + flops(square) + flops(x));
   double starts = 1;
-  for (size_t s = 0; s < static_cast<size_t>(steps); ++s) starts += restarts(s) ? 1 : 0;
+  for (size_t s = 0; s < steps; ++s) starts += restarts(coefficients, s) ? 1 : 0;
   return starts * (flops(gram) + flops(x)) + (4 * count - 3 * starts) * flops(square);
 }
 

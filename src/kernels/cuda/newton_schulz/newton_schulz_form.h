@@ -27,10 +27,13 @@ constexpr int grams_of(Form form) { return form == Form::kGram ? 4 : 2; }
 // The Gram form restarts from X before these steps. The rounding error of R grows with the square of every step's
 // slope: 950 times before the third step of polar_express, where singular values would leave the range of fp16 and
 // reach 1000 two steps later. Before the fifth it is 140 times, and no step reads R after that
-// (gram_rounding_test.cpp).
-constexpr bool restarts(size_t step) { return step % 3 == 2; }
+// (gram_rounding_test.cpp). Nor do three steps after the spectral cap need a restart: there is less that grows.
+inline bool restarts(const Coefficients& coefficients, size_t step) {
+  const bool few = coefficients.sketch > 0 && coefficients.steps.size() <= 3;
+  return step % 3 == 2 && !few;
+}
 
-// Floating-point operations executed for one matrix, including those that fill up tiles.
-double newton_schulz_flops(Form form, MatrixShape shape, int64_t steps);
+// Floating-point operations of the steps executed for one matrix, including those that fill up tiles.
+double newton_schulz_flops(Form form, MatrixShape shape, const Coefficients& coefficients);
 
 }  // namespace muster::kernels::cuda

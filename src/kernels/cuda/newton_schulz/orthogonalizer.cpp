@@ -4,9 +4,11 @@
 #include <array>
 #include <bit>
 #include <string>
+#include <utility>
 
 #include "base/alignment.h"
 #include "kernels/cuda/newton_schulz/cuda_cublas.h"
+#include "kernels/cuda/newton_schulz/spectral_cap.h"
 #include "kernels/cuda/newton_schulz/wire_batch.h"
 #include "muster/error.h"
 
@@ -27,9 +29,14 @@ struct Buffers {
     const int64_t batch = iterates.batch;
     const int64_t n = iterates.n();
     for (size_t i = x_on_wire ? 1 : 0; i < x.size(); ++i) x[i] = take<uint16_t>(batch * x_elements);
+    // The cap is over before there are Gram matrices, so it uses their memory.
+    const int64_t grams_begin = end_;
+    cap = take_cap_buffers(iterates.shape, batch, [&](int64_t taken) { return take<char>(taken); });
+    const int64_t cap_end = std::exchange(end_, grams_begin);
     for (int i = 0; i < grams_of(iterates.form); ++i) {
       grams[static_cast<size_t>(i)] = take<uint16_t>(batch * n * pitch_of(n));
     }
+    end_ = std::max(end_, cap_end);
     norms.sums = take<double>(batch * norm_sums(iterates.shape));
     norms.scalars = take<FirstScalars>(batch);
     norms.factors = take<float>(batch);
@@ -47,6 +54,7 @@ struct Buffers {
 
   std::array<void*, 2> x{};
   std::array<void*, 4> grams{};
+  CapBuffers cap;
   NormBuffers norms;
   float* lines = nullptr;
   NorMuonBuffers normuon;
@@ -121,6 +129,8 @@ class Batch {
     wire.is_x = spacing > 0 && form_ == Form::kStandard;
     find_norms(wire, norms, queue_);
     if (!wire.is_x) load_x(wire, norms.factors, iterates.x[0], queue_);
+    const int sketch = options_.coefficients.sketch;
+    if (sketch > 0) cap_spectrum(sketch, iterates, norms.settings, buffers.cap, queue_);
     Orthogonalized out;
     out.count = matrices_.size();
     out.matrices = wire.matrices;
@@ -146,7 +156,8 @@ class Batch {
     const auto name = [&](auto... values) { (inputs.push_back(std::bit_cast<int64_t>(values)), ...); };
     const Coefficients& c = options_.coefficients;
     name(wire_batch(nullptr).kind(), shape_.rows, shape_.columns, spacing, scratch, c.safety,
-         static_cast<int64_t>(c.rescale), c.steps.size(), static_cast<int64_t>(options_.normuon.has_value()));
+         static_cast<int64_t>(c.rescale), static_cast<int64_t>(c.sketch), c.steps.size(),
+         static_cast<int64_t>(options_.normuon.has_value()));
     for (const Coefficients::Step& step : c.steps) name(step.a, step.b, step.c);
     if (const auto& normuon = options_.normuon) name(static_cast<int64_t>(normuon->axis), normuon->beta2, normuon->eps);
     for (const UpdateMatrix& m : matrices_) name(m.matrix, m.variance, m.active, m.gram_error);
@@ -207,7 +218,8 @@ const Orthogonalizer::Analysis& Orthogonalizer::analysis(const Coefficients& coe
 
 int64_t Orthogonalizer::call_pattern(const Coefficients& coefficients) const {
   const auto rescale = static_cast<int64_t>(coefficients.rescale);
-  return std::ssize(coefficients.steps) << 3 | rescale << 1 | (analysis(coefficients).tolerates_gram ? 1 : 0);
+  return std::ssize(coefficients.steps) << 10 | static_cast<int64_t>(coefficients.sketch) << 3 | rescale << 1 |
+         (analysis(coefficients).tolerates_gram ? 1 : 0);
 }
 
 int64_t Orthogonalizer::workspace(MatrixShape shape, int64_t count, const OrthogonalizeOptions& options) const {

@@ -1,0 +1,135 @@
+#include "kernels/cuda/newton_schulz/spectral_cap.h"
+
+#include <utility>
+
+namespace muster::kernels::cuda {
+
+namespace {
+
+class Cap {
+ public:
+  Cap(int sketch, const Iterates& iterates, const CapBuffers& buffers, LaunchQueue& queue)
+      : r_(sketch),
+        n_(iterates.n()),
+        m_(std::max(iterates.shape.rows, iterates.shape.columns)),
+        wide_(iterates.shape.rows <= iterates.shape.columns),
+        type_(half_of(iterates.form)),
+        iterates_(iterates),
+        buffers_(buffers),
+        queue_(queue) {}
+
+  void run(const NormSettings* settings) const {
+    find_basis();
+    multiply_x({.a = q_rows(), .d = e_rows(), .d_remainder = rows_at(r_)});
+    replace_e(settings);
+    subtract();
+  }
+
+ private:
+  int64_t batch() const { return iterates_.batch; }
+  const Matrices& x() const { return iterates_.x[0]; }
+
+  // Matrices of r rows in the sketch and the basis, which have room for 2 r.
+  Matrices z_rows() const { return {buffers_.sketch, r_, m_, pitch_of(m_), r_ * pitch_of(m_)}; }
+  Matrices e_rows() const { return {buffers_.sketch, r_, m_, pitch_of(m_), 2 * r_ * pitch_of(m_)}; }
+  Matrices q_rows() const { return {buffers_.basis, r_, n_, pitch_of(n_), 2 * r_ * pitch_of(n_)}; }
+  Matrices rows_at(int64_t row) const {
+    Matrices rows = e_rows();
+    rows.data = static_cast<uint16_t*>(rows.data) + row * rows.pitch;
+    return rows;
+  }
+  void* second_basis() const { return static_cast<uint16_t*>(buffers_.basis) + r_ * pitch_of(n_); }
+  float* small(int64_t i) const { return buffers_.small + i * r_ * r_; }
+  int64_t small_stride() const { return kSmallMatrices * r_ * r_; }
+  float* sums_of_e() const { return buffers_.sums + batch() * gram_sums(n_) * r_ * r_; }
+
+  // D = f A X, where f normalizes X; if `back`, A X^T. For tall X the other way round.
+  struct Product {
+    Matrices a;
+    Matrices d;
+    Matrices d_remainder{};
+    bool back = false;
+  };
+  void multiply_x(const Product& product) const {
+    Gemm gemm{.type = type_, .a = product.a, .b = x(), .d = product.d, .batch = batch()};
+    gemm.b_transposed = wide_ == product.back;
+    gemm.scalars = &iterates_.scalars->product;
+    gemm.scalars_stride = sizeof(FirstScalars) / sizeof(Scalars);
+    gemm.d_remainder = product.d_remainder;
+    multiply(gemm, queue_, iterates_.cublas);
+  }
+
+  // Replaces V by an orthonormal basis of its columns, times `scale`.
+  Transform orthonormalized(const Matrices& v, float scale) const {
+    sum_gram(type_, {v}, batch(), buffers_.sums, queue_);
+    invert_cholesky({static_cast<int>(r_), batch(), gram_sums(v.columns), buffers_.sums, scale, small(0)}, queue_);
+    return {.type = type_, .batch = batch(), .b = small(0), .b_stride = small_stride(), .v = {v}, .rows = v};
+  }
+
+  // Q^T in the basis, and Q where subtract() reads it.
+  void find_basis() const {
+    Transform basis{.type = type_, .batch = batch(), .rows = q_rows()};
+    if (n_ > r_) {
+      const Matrices signs{buffers_.signs, r_, n_, pitch_of(n_), 0};
+      write_signs(type_, signs, queue_);
+      multiply_x({.a = signs, .d = z_rows()});
+      transform(orthonormalized(z_rows(), 1), queue_);
+      multiply_x({.a = z_rows(), .d = q_rows(), .back = true});
+      basis = orthonormalized(q_rows(), kBasisScale);
+    }
+    (wide_ ? basis.columns : basis.second_rows) = wide_ ? buffers_.factor : second_basis();
+    transform(basis, queue_);
+  }
+
+  // M E in the place of E, or transposed, where subtract() reads it.
+  void replace_e(const NormSettings* settings) const {
+    const SketchRows e{e_rows(), rows_at(r_).data};
+    sum_gram(type_, {q_rows()}, batch(), buffers_.sums, queue_);
+    sum_gram(type_, e, batch(), sums_of_e(), queue_);
+    const int r = static_cast<int>(r_);
+    invert_poles({r, batch(), gram_sums(n_), gram_sums(m_), buffers_.sums, sums_of_e(), small(0), buffers_.traces},
+                 queue_);
+    combine_poles(
+        {iterates_.form, r, batch(), settings, buffers_.traces, small(0), buffers_.scalars, iterates_.scalars}, queue_);
+    Transform call{.type = type_, .batch = batch(), .b = small(kPoles + 1), .b_stride = small_stride(), .v = e};
+    call.second = Transform::Second::kRemainder;
+    if (wide_) {
+      call.rows = e_rows();
+      call.second_rows = rows_at(r_).data;
+    } else {
+      call.columns = buffers_.factor;
+    }
+    transform(call, queue_);
+  }
+
+  // x[1] = X - Q (M E): one factor has the same r lines twice, the other r lines and their remainders.
+  void subtract() const {
+    const MatrixShape shape = iterates_.shape;
+    Gemm gemm{.type = type_, .c = x(), .d = iterates_.x[1], .batch = batch()};
+    gemm.a = {buffers_.factor, shape.rows, 2 * r_, 2 * r_, shape.rows * 2 * r_};
+    gemm.b = wide_ ? e_rows() : q_rows();
+    gemm.b.rows = 2 * r_;
+    gemm.scalars = buffers_.scalars;
+    gemm.scalars_stride = 1;
+    multiply(gemm, queue_, iterates_.cublas);
+  }
+
+  const int64_t r_;
+  const int64_t n_;
+  const int64_t m_;
+  const bool wide_;
+  const Half type_;
+  const Iterates& iterates_;
+  const CapBuffers& buffers_;
+  LaunchQueue& queue_;
+};
+
+}  // namespace
+
+void cap_spectrum(int sketch, Iterates& iterates, const NormSettings* settings, const CapBuffers& buffers,
+                  LaunchQueue& queue) {
+  Cap(sketch, iterates, buffers, queue).run(settings);
+  std::swap(iterates.x[0], iterates.x[1]);
+}
+
+}  // namespace muster::kernels::cuda
