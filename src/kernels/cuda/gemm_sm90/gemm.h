@@ -33,7 +33,7 @@ struct Scalars {
 // D = alpha A B + beta C.
 struct Gemm {
   Half type = Half::kBf16;
-  // An A or B of stride 0 is one matrix, which the whole batch shares.
+  // An operand of stride 0 is one matrix, which the whole batch shares.
   Matrices a;  // rows x inner, or inner x rows if transposed
   Matrices b;  // inner x columns, or columns x inner if transposed
   Matrices c;  // without data, nothing is added

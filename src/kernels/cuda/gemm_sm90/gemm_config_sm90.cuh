@@ -103,7 +103,9 @@ struct GemmArguments {
   int rows;  // of D
   int columns;
   int batch;
-  bool b_is_a;  // A and B are the same matrices
+  bool b_is_a;       // A and B are the same matrices
+  bool a_is_shared;  // by the whole batch
+  bool b_is_shared;
   TileGrid grid;
   int64_t c_pitch;
   int64_t c_stride;

@@ -31,13 +31,17 @@ EncodeTiled encode_tiled() {
   return function;
 }
 
-// A tensor map for boxes of `box_rows` rows of 64 elements. Outside a matrix, TMA loads zeros and stores nothing.
+bool is_shared(const Matrices& m) { return m.stride == 0; }
+
+// A tensor map for boxes of `box_rows` rows of 64 elements. Outside a matrix, TMA loads zeros and stores nothing. A
+// shared matrix is encoded as a batch of one, because a dimension's stride must not be 0.
 CUtensorMap tensor_map(const Matrices& m, const Gemm& gemm, uint32_t box_rows) {
   CUtensorMap map;
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows),
-                               static_cast<cuuint64_t>(gemm.batch)};
+                               static_cast<cuuint64_t>(is_shared(m) ? 1 : gemm.batch)};
+  const int64_t stride = is_shared(m) ? m.rows * m.pitch : m.stride;
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(m.pitch * kElementBytes),
-                                 static_cast<cuuint64_t>(m.stride * kElementBytes)};
+                                 static_cast<cuuint64_t>(stride * kElementBytes)};
   const cuuint32_t box[3] = {64, box_rows, 1};
   const cuuint32_t steps[3] = {1, 1, 1};
   const auto dtype = gemm.type == Half::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -99,6 +103,8 @@ void launch(const Gemm& gemm, cudaStream_t stream) {
       .columns = static_cast<int>(gemm.d.columns),
       .batch = static_cast<int>(gemm.batch),
       .b_is_a = gemm.a.data == gemm.b.data && gemm.a.pitch == gemm.b.pitch && gemm.a.stride == gemm.b.stride,
+      .a_is_shared = is_shared(gemm.a),
+      .b_is_shared = is_shared(gemm.b),
       .grid = tile_grid_of(gemm),
       .c_pitch = gemm.c.pitch,
       .c_stride = gemm.c.stride,
@@ -190,6 +196,10 @@ void multiply(const Gemm& gemm, LaunchQueue& queue, Cublas* cublas) {
   require("D", gemm.d, gemm.d.rows, gemm.symmetric ? gemm.d.rows : gemm.d.columns);
   if (gemm.c.data != nullptr) require("C", gemm.c, gemm.d.rows, gemm.d.columns);
   if (gemm.d_and_identity.data != nullptr) require("D + I", gemm.d_and_identity, gemm.d.rows, gemm.d.columns);
+  for (const Matrices* m : {&gemm.d, &gemm.d_and_identity}) {
+    if (m->data == nullptr || !is_shared(*m) || gemm.batch == 1) continue;
+    throw InvalidArgument("gemm: an output of stride 0 for a batch of " + std::to_string(gemm.batch));
+  }
   const bool extra = gemm.d_and_identity.data != nullptr || gemm.row_squares != nullptr;
   if (cublas != nullptr && extra) throw InvalidArgument("gemm: cuBLAS writes D alone");
   const int64_t kind = static_cast<int64_t>(gemm.type) | (gemm.a_transposed ? 2 : 0) | (gemm.b_transposed ? 4 : 0) |
