@@ -59,8 +59,9 @@ struct Gemm {
 // True if the device is sm_90 and this build was compiled for sm_90a.
 bool gemm_available(int device);
 
-// Enqueues a GEMM, by our kernel or by `cublas` if it is given. cuBLAS writes D alone. Throws InvalidArgument for
-// operands that do not fit and for variants without a kernel, and DeviceError.
+// Enqueues a GEMM, by our kernel or by `cublas` if it is given. cuBLAS writes D alone; where a remainder is asked for
+// as well, a kernel for all GPUs (newton_schulz/gemm_with_remainder.h) replaces it. Throws InvalidArgument for operands
+// that do not fit and for variants without a kernel, and DeviceError.
 void multiply(const Gemm& gemm, LaunchQueue& queue, Cublas* cublas = nullptr);
 
 // Floating-point operations that our kernel executes, padding of tiles included.
