@@ -93,7 +93,9 @@ TEST_P(SpectralCap, LeavesClustersOfLargeSingularValuesBounded) {
       for (const char* set : {"capped3", "capped4"}) {
         const Closeness capped = closeness(set, shape, input);
         EXPECT_LT(capped.largest, 1.3) << set << ", " << large << " large, rest " << rest;
-        if (rest >= 1e-1) EXPECT_LT(capped.angle, 0.05) << set << ", " << large << " large, rest " << rest;
+        if (rest >= 1e-1) {
+          EXPECT_LT(capped.angle, 0.05) << set << ", " << large << " large, rest " << rest;
+        }
       }
     }
   }
