@@ -56,7 +56,7 @@ TEST(Products, StripsCoverTheWholeProduct) {
     const std::vector<float> b = random_values(inner * shape.columns, 4);
     for (const int strips : {1, 3, 8}) {
       std::vector<float> c(static_cast<size_t>(shape.rows * shape.columns), std::nanf(""));
-      const Product product{shape.rows, shape.columns, inner, a.data(), b.data(), c.data()};
+      const Product product{shape.rows, shape.columns, inner, {a.data(), inner}, {b.data(), shape.columns}, c.data()};
       for (int64_t t = 0; t < tasks(product, strips); ++t) run(product, strips, t);
       for (int64_t i = 0; i < shape.rows; ++i) {
         for (int64_t j = 0; j < shape.columns; ++j) {
@@ -81,7 +81,7 @@ TEST(Products, HowAProductIsCutDoesNotChangeItsBits) {
       const std::vector<float> d = random_values(shape.rows * shape.rows, 7);
       const auto product = [&](int strips) {
         std::vector<float> c(static_cast<size_t>(shape.rows * shape.columns));
-        const Product p{shape.rows, shape.columns, inner, a.data(), b.data(), c.data()};
+        const Product p{shape.rows, shape.columns, inner, {a.data(), inner}, {b.data(), shape.columns}, c.data()};
         for (int64_t t = 0; t < tasks(p, strips); ++t) run(p, strips, t);
         return c;
       };

@@ -192,6 +192,7 @@ reference::MuonOptions muon_options(const Problem& problem, const Group& group, 
   options.newton_schulz.safety = group.coefficients.safety;
   options.newton_schulz.aol = group.coefficients.rescale == Coefficients::Rescale::kAol;
   options.newton_schulz.gram_norm = group.coefficients.rescale == Coefficients::Rescale::kGram;
+  options.newton_schulz.sketch = group.coefficients.sketch;
   options.normuon = matrix.normuon;
   options.norm.axis = matrix.norm_axis == NormAxis::kColumns ? reference::Axis::kColumns : reference::Axis::kRows;
   options.norm.beta2 = group.beta2;
