@@ -27,6 +27,75 @@ Matrix scaled(Matrix a, double factor) {
   return a;
 }
 
+Matrix identity(int64_t n) {
+  Matrix a{n, n, Vector(static_cast<size_t>(n * n))};
+  for (int64_t i = 0; i < n; ++i) a.at(i, i) = 1;
+  return a;
+}
+
+double trace(const Matrix& a) {
+  double sum = 0;
+  for (int64_t i = 0; i < a.rows; ++i) sum += a.at(i, i);
+  return sum;
+}
+
+// V^T V + ridge tr(V^T V) I
+Matrix gram(const Matrix& v) {
+  constexpr double kRidge = 0x1p-22;
+  Matrix a = multiply(transpose(v), v);
+  const double ridge = kRidge * trace(a);
+  for (int64_t i = 0; i < a.rows; ++i) a.at(i, i) += ridge;
+  return a;
+}
+
+// L, lower triangular, with L L^T = A
+Matrix cholesky(const Matrix& a) {
+  Matrix l{a.rows, a.rows, Vector(a.data.size())};
+  for (int64_t i = 0; i < a.rows; ++i) {
+    for (int64_t j = 0; j <= i; ++j) {
+      double rest = a.at(i, j);
+      for (int64_t k = 0; k < j; ++k) rest -= l.at(i, k) * l.at(j, k);
+      l.at(i, j) = i == j ? std::sqrt(rest) : rest / l.at(j, j);
+    }
+  }
+  return l;
+}
+
+// L^-1 of a lower triangular L
+Matrix lower_inverse(const Matrix& l) {
+  Matrix inverse{l.rows, l.rows, Vector(l.data.size())};
+  for (int64_t j = 0; j < l.rows; ++j) {
+    for (int64_t i = j; i < l.rows; ++i) {
+      double rest = i == j ? 1 : 0;
+      for (int64_t k = j; k < i; ++k) rest -= l.at(i, k) * inverse.at(k, j);
+      inverse.at(i, j) = rest / l.at(i, i);
+    }
+  }
+  return inverse;
+}
+
+// A^-1 of a positive definite A
+Matrix inverse(const Matrix& a) {
+  const Matrix l = lower_inverse(cholesky(a));
+  return multiply(transpose(l), l);
+}
+
+Matrix orth(const Matrix& v) { return multiply(v, transpose(lower_inverse(cholesky(gram(v))))); }
+
+Matrix random_signs(int64_t rows, int64_t columns) {
+  Matrix s{rows, columns, Vector(static_cast<size_t>(rows * columns))};
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      uint32_t h = (static_cast<uint32_t>(i) + 1) * 0x9e3779b9U + static_cast<uint32_t>(j / 32) * 0x85ebca6bU;
+      h = (h ^ (h >> 16)) * 0x7feb352dU;
+      h = (h ^ (h >> 15)) * 0x846ca68bU;
+      h ^= h >> 16;
+      s.at(i, j) = (h >> (j % 32) & 1U) != 0 ? -1 : 1;
+    }
+  }
+  return s;
+}
+
 }  // namespace
 
 // The sum over k of a(i, k) b(k, j), four k at a time over blocks of b that stay in the cache: a matrix of 768 x 3072
@@ -95,11 +164,45 @@ Vector momentum_update(const MomentumOptions& options, const Vector& grad, Vecto
   return update;
 }
 
+Matrix capped(const Matrix& x, int64_t sketch) {
+  if (x.rows > x.columns) return transpose(capped(transpose(x), sketch));
+  constexpr double kLevel = 0.3;
+  constexpr double kFloor = 0x1p-18;
+  constexpr double kPoles[][2] = {{1.2722996494360383, 1.8420475500841025},  // shift, weight
+                                  {76.95985256091961, 10.621066831288788},
+                                  {3406.1718137886396, 70.65938229965762},
+                                  {206036.9419630009, 741.2751850451582}};
+  const int64_t r = std::min(x.rows, sketch);
+  Matrix q = identity(r);
+  if (x.rows > sketch) q = orth(multiply(x, orth(multiply(transpose(x), random_signs(x.rows, r)))));
+  const Matrix e = multiply(transpose(q), x);
+  const Matrix n = gram(q);
+  const Matrix t = gram(transpose(e));
+  const double d = kFloor * trace(t);
+  // (T / d + factor N)^-1
+  const auto shifted_inverse = [&](double factor) {
+    Matrix sum = scaled(n, factor);
+    for (size_t i = 0; i < sum.data.size(); ++i) sum.data[i] += t.data[i] / d;
+    return inverse(sum);
+  };
+  const double c = kLevel * std::sqrt(static_cast<double>(r) / trace(multiply(shifted_inverse(1), n)));
+  Matrix m = inverse(n);
+  for (const auto& [shift, weight] : kPoles) {
+    const Matrix term = shifted_inverse(1 + shift);
+    for (size_t i = 0; i < m.data.size(); ++i) m.data[i] -= c * weight * term.data[i];
+  }
+  const Matrix change = multiply(q, multiply(m, e));
+  Matrix result = x;
+  for (size_t i = 0; i < result.data.size(); ++i) result.data[i] -= change.data[i];
+  return result;
+}
+
 Matrix newton_schulz(const Matrix& update, const NewtonSchulz& options) {
   if (update.rows > update.columns) return transpose(newton_schulz(transpose(update), options));
   const double norm = frobenius_norm(update);
   if (norm == 0) return update;
   Matrix x = scaled(update, 1 / (options.safety * norm + options.eps));
+  if (options.sketch != 0) x = capped(x, options.sketch);
   if (options.aol) {
     const Matrix gram = multiply(x, transpose(x));
     for (int64_t i = 0; i < x.rows; ++i) {

@@ -47,7 +47,16 @@ struct NewtonSchulz {
   double eps = 0;
   bool aol = false;        // before step 1: rows of the short side times rsqrt(sum_j |A_ij|)
   bool gram_norm = false;  // before step 1: X <- X / (safety sqrt(||A||_F))
+  int64_t sketch = 0;      // first of all X <- capped(X, sketch), unless 0
 };
+
+// X with its r largest singular values, as a sketch finds them, reduced to about one value; r is `sketch`, or n if that
+// is less. X is n x m, n <= m, and not zero; a tall matrix is capped transposed.
+//   orth(V) = V L^-T   with L L^T = gram(V) = V^T V + ridge tr(V^T V) I
+//   Q = orth(X orth(X^T S)), S being n x r signs; I if n <= r
+//   E = Q^T X, N = gram(Q), T = gram(E^T), d = floor tr(T), X <- X - Q (N^-1 - c H) E
+//   H = sum over poles of weight (T / d + (1 + shift) N)^-1, c = level sqrt(r / tr((T / d + N)^-1 N))
+Matrix capped(const Matrix& x, int64_t sketch);
 
 // X <- X / (safety ||X||_F + eps); a step is A = X X^T, X <- a X + (b A + c A^2) X. Zero stays zero.
 Matrix newton_schulz(const Matrix& update, const NewtonSchulz& options);

@@ -4,7 +4,7 @@
 // X is n x m, n <= m; a tall matrix is capped transposed. r is the number of columns of the sketch.
 //
 //   P = orth(X^T S)    m x r; S: n x r random signs
-//   Q = orth(X P)      n x r: about the largest left singular vectors. If n <= r: Q = I
+//   Q = orth(X P)      n x r: about the largest left singular vectors. If n <= r: Q = I, and n takes the place of r
 //   E = Q^T X, N = Q^T Q, T = E E^T
 //   X <- X - Q M E,    M = N^-1 - c H, so that the r largest singular values become about c sqrt(d)
 //

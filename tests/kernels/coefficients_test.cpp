@@ -12,16 +12,29 @@ namespace {
 
 TEST(Coefficients, EverySetBringsSingularValuesNearOne) {
   EXPECT_THAT(coefficient_names(), testing::ElementsAre("jordan", "quintic", "polar_express", "polar_express_safe",
-                                                        "polar_express_tight", "cans", "aol4"));
+                                                        "polar_express_tight", "capped3", "capped4", "cans", "aol4"));
   for (const std::string_view name : coefficient_names()) {
     const Coefficients set = coefficients(name);
-    EXPECT_EQ(set.steps.size(), name == "aol4" ? 4u : 5u);
+    EXPECT_EQ(set.steps.size(), name == "capped3" ? 3u : name == "capped4" || name == "aol4" ? 4u : 5u);
+    // Three steps reach from 0.016 on, which is enough once the largest singular values are capped.
     for (double start = 0.02; start < 1; start += 0.001) {
       double x = start / set.safety;
       for (const Coefficients::Step& s : set.steps) x = s.a * x + s.b * std::pow(x, 3) + s.c * std::pow(x, 5);
       // jordan swings between 0.68 and 1.13; the others are closer.
       EXPECT_GT(x, 0.6) << name << " " << start;
       EXPECT_LT(x, 1.3) << name << " " << start;
+    }
+  }
+}
+
+// The bounds that coefficients.cpp states for them: what is capped must not fall below, and nothing may overshoot.
+TEST(Coefficients, CappedSetsStayWithinTheirRippleFromTheirLowestValueOn) {
+  for (const auto& [name, lowest] : {std::pair("capped3", 0.016), std::pair("capped4", 0.004)}) {
+    for (double start = lowest; start <= 1; start *= 1.001) {
+      double x = start;
+      for (const Coefficients::Step& s : coefficients(name).steps)
+        x = s.a * x + s.b * std::pow(x, 3) + s.c * std::pow(x, 5);
+      EXPECT_NEAR(x, 1, 0.165) << name << " " << start;
     }
   }
 }

@@ -13,6 +13,7 @@ inline reference::NewtonSchulz reference_options(const Coefficients& set, double
   options.eps = eps;
   options.aol = set.rescale == Coefficients::Rescale::kAol;
   options.gram_norm = set.rescale == Coefficients::Rescale::kGram;
+  options.sketch = set.sketch;
   return options;
 }
 

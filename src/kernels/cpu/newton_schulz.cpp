@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/batch_work.h"
+#include "kernels/cpu/spectral_cap.h"
+#include "kernels/spectral_cap.h"
 #include "muster/error.h"
 
 namespace muster::kernels::cpu {
@@ -20,19 +22,22 @@ constexpr double kLeastSharedFlops = 4e6;
 int64_t align(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 int64_t row_blocks(int64_t rows) { return (rows + kNormRows - 1) / kNormRows; }
 
-// The workspace of one matrix: two buffers of its size, its Gram matrices, partial sums and line factors.
+// The workspace of one matrix: two buffers of its size, its Gram matrices, partial sums and line factors. The cap comes
+// before the second buffer and the Gram matrices are in use, and has its scratch there.
 struct WorkspaceLayout {
   WorkspaceLayout(Form form, MatrixShape shape)
       : n(std::min(shape.rows, shape.columns)),
         x_bytes(align(shape.rows * shape.columns * 4)),
         gram_bytes(align(n * n * 4)),
         grams(form == Form::kGram ? 4 : 2),
-        total(2 * x_bytes + grams * gram_bytes + align(row_blocks(shape.rows) * 8) + align(n * 4)) {}
+        sums_at(x_bytes + std::max(x_bytes + grams * gram_bytes, spectral_cap_bytes(shape))),
+        total(sums_at + align(row_blocks(shape.rows) * 8) + align(n * 4)) {}
 
   int64_t n;  // the shorter side; Gram matrices are n x n
   int64_t x_bytes;
   int64_t gram_bytes;
   int64_t grams;
+  int64_t sums_at;
   int64_t total;
 };
 
@@ -55,10 +60,11 @@ class Iteration {
         wide_(shape.rows <= shape.columns),
         matrices_(share.matrices),
         scratch_(share.scratch),
-        pool_(share.pool) {}
+        work_(std::ssize(share.matrices), share.pool) {}
 
   void run() {
     normalize();
+    if (options_.coefficients.sketch != 0) cap();
     form_ == Form::kGram ? gram_form() : standard_form();
   }
 
@@ -68,36 +74,16 @@ class Iteration {
   float* gram(int64_t m, int i) const {
     return reinterpret_cast<float*>(base(m) + 2 * layout_.x_bytes + i * layout_.gram_bytes);
   }
-  double* partial_sums(int64_t m) const { return reinterpret_cast<double*>(gram(m, static_cast<int>(layout_.grams))); }
+  double* partial_sums(int64_t m) const { return reinterpret_cast<double*>(base(m) + layout_.sums_at); }
   float* line_factors(int64_t m) const {
     return reinterpret_cast<float*>(base(m) + layout_.total - align(layout_.n * 4));
   }
   char* base(int64_t m) const { return scratch_ + m * layout_.total; }
 
-  // Calls f(m, task) for every matrix and task.
-  template <typename F>
-  void each(int64_t tasks, const F& f) const {
-    const int64_t count = static_cast<int64_t>(matrices_.size()) * tasks;
-    if (pool_ != nullptr) {
-      pool_->run(count, [&](int64_t i, int) { f(i / tasks, i % tasks); });
-    } else {
-      for (int64_t i = 0; i < count; ++i) f(i / tasks, i % tasks);
-    }
-  }
-
-  // Computes product(m) for every matrix m.
-  template <typename F>
-  void multiply(const F& product) const {
-    // The smallest number of strips that gives every thread equally many.
-    const int threads = pool_ == nullptr ? 1 : pool_->threads();
-    const int strips = threads / std::gcd(threads, static_cast<int>(matrices_.size()));
-    each(tasks(product(0), strips), [&](int64_t m, int64_t task) { cpu::run(product(m), strips, task); });
-  }
-
   // For every matrix, partial sums of the squares of `rows` rows, for frobenius_norm. row(m, i) points to row i.
   template <typename Row>
   void sum_squares(Dtype dtype, int64_t rows, int64_t columns, const Row& row) const {
-    each(row_blocks(rows), [&](int64_t m, int64_t block) {
+    work_.each(row_blocks(rows), [&](int64_t m, int64_t block) {
       double sum = 0;
       for (int64_t i = block * kNormRows; i < std::min(rows, (block + 1) * kNormRows); ++i) {
         sum += elementwise_.sum_squares(dtype, row(m, i), columns);
@@ -116,13 +102,18 @@ class Iteration {
       return static_cast<const char*>(matrices_[m].input) + row * columns * byte_size(options_.input);
     };
     sum_squares(options_.input, rows, columns, input);
-    each(row_blocks(rows), [&](int64_t m, int64_t block) {
+    work_.each(row_blocks(rows), [&](int64_t m, int64_t block) {
       const double norm = frobenius_norm(m, rows);
       const double factor = norm == 0 ? 0 : 1 / (options_.coefficients.safety * norm + options_.eps);
       const int64_t begin = block * kNormRows;
       const int64_t count = (std::min(rows, begin + kNormRows) - begin) * columns;
       elementwise_.normalize(options_.input, input(m, begin), count, factor, x(m, 0) + begin * columns);
     });
+  }
+
+  void cap() const {
+    char* const scratch = reinterpret_cast<char*>(x(0, 1));
+    cap_spectrum(work_, shape_, options_.coefficients.sketch, {scratch_, scratch, layout_.total});
   }
 
   // gram(to) = the Gram matrix of x(from)
@@ -132,7 +123,7 @@ class Iteration {
   // gram(to) = the Gram matrix of from(m)
   template <typename From>
   void form_gram(const From& from, int to) const {
-    multiply([&](int64_t m) {
+    work_.multiply([&](int64_t m) {
       const Operand plain{from(m), shape_.columns, Transpose::kNo};
       const Operand transposed{from(m), shape_.columns, Transpose::kYes};
       SymmetricProduct product{.n = layout_.n, .inner = std::max(shape_.rows, shape_.columns)};
@@ -146,7 +137,7 @@ class Iteration {
   // gram(to) = a I + b R + c R^2, with R = gram(from). In f32, unlike in half precision, adding `a` to the diagonal
   // costs no accuracy, and it saves adding a X in every product with X.
   void form_polynomial(const Coefficients::Step& step, int from, int to) const {
-    multiply([&](int64_t m) {
+    work_.multiply([&](int64_t m) {
       SymmetricProduct product = square_product(m, from, from, to);
       product.alpha = static_cast<float>(step.c);
       product.beta = static_cast<float>(step.b);
@@ -158,7 +149,7 @@ class Iteration {
 
   // gram(to) = gram(a) gram(b); the two commute
   void multiply_grams(int a, int b, int to) const {
-    multiply([&](int64_t m) { return square_product(m, a, b, to); });
+    work_.multiply([&](int64_t m) { return square_product(m, a, b, to); });
   }
 
   SymmetricProduct square_product(int64_t m, int a, int b, int to) const {
@@ -172,10 +163,11 @@ class Iteration {
   // to(m) = gram(q) x(from), or x(from) gram(q) for tall matrices
   template <typename To>
   void multiply_x(int q, int from, const To& to) const {
-    multiply([&](int64_t m) {
+    work_.multiply([&](int64_t m) {
       const float* left = wide_ ? gram(m, q) : x(m, from);
       const float* right = wide_ ? x(m, from) : gram(m, q);
-      return Product{shape_.rows, shape_.columns, layout_.n, left, right, to(m)};
+      const int64_t inner = layout_.n;
+      return Product{shape_.rows, shape_.columns, inner, {left, inner}, {right, shape_.columns}, to(m)};
     });
   }
 
@@ -187,7 +179,7 @@ class Iteration {
     multiply_x(q, from, o);
     measure_gram_error(o);
     if (options_.output == Dtype::kF32) return;
-    each(row_blocks(shape_.rows), [&](int64_t m, int64_t block) {
+    work_.each(row_blocks(shape_.rows), [&](int64_t m, int64_t block) {
       const int64_t begin = block * kNormRows * shape_.columns;
       const int64_t end = std::min(shape_.rows, (block + 1) * kNormRows) * shape_.columns;
       char* output = static_cast<char*>(matrices_[m].output) + begin * byte_size(options_.output);
@@ -201,9 +193,9 @@ class Iteration {
     if (std::ranges::none_of(matrices_, [](const MatrixPair& pair) { return pair.gram_error != nullptr; })) return;
     form_gram(o, 0);
     const int64_t n = layout_.n;
-    each(n, [&](int64_t m, int64_t i) { gram(m, 0)[i * n + i] -= 1; });
+    work_.each(n, [&](int64_t m, int64_t i) { gram(m, 0)[i * n + i] -= 1; });
     sum_squares(Dtype::kF32, n, n, [&](int64_t m, int64_t i) { return gram(m, 0) + i * n; });
-    each(1, [&](int64_t m, int64_t) {
+    work_.each(1, [&](int64_t m, int64_t) {
       if (matrices_[m].gram_error != nullptr) *matrices_[m].gram_error = std::pow(frobenius_norm(m, n), 2);
     });
   }
@@ -211,19 +203,19 @@ class Iteration {
   // Divides line i of X by sqrt(sum_j |A_ij|), and A accordingly.
   void rescale_aol(int from, int a) const {
     const int64_t n = layout_.n;
-    each(1, [&](int64_t m, int64_t) {
+    work_.each(1, [&](int64_t m, int64_t) {
       for (int64_t i = 0; i < n; ++i) {
         double sum = 0;
         for (int64_t j = 0; j < n; ++j) sum += std::abs(static_cast<double>(gram(m, a)[i * n + j]));
         line_factors(m)[i] = static_cast<float>(sum > 0 ? 1 / std::sqrt(sum) : 0);
       }
     });
-    each(n, [&](int64_t m, int64_t i) {
+    work_.each(n, [&](int64_t m, int64_t i) {
       const float* factors = line_factors(m);
       float* line = gram(m, a) + i * n;
       for (int64_t j = 0; j < n; ++j) line[j] *= factors[i] * factors[j];
     });
-    each(shape_.rows, [&](int64_t m, int64_t i) {
+    work_.each(shape_.rows, [&](int64_t m, int64_t i) {
       const float* factors = line_factors(m);
       float* row = x(m, from) + i * shape_.columns;
       if (wide_) {
@@ -248,9 +240,10 @@ class Iteration {
       float* const at = values + begin * columns;
       elementwise_.scale(at, count, static_cast<float>(by), Dtype::kF32, at);
     };
-    each(row_blocks(n), [&](int64_t m, int64_t block) { scale(gram(m, a), block, n, n, std::pow(factor(m), 2)); });
-    each(row_blocks(shape_.rows),
-         [&](int64_t m, int64_t block) { scale(x(m, from), block, shape_.rows, shape_.columns, factor(m)); });
+    work_.each(row_blocks(n),
+               [&](int64_t m, int64_t block) { scale(gram(m, a), block, n, n, std::pow(factor(m), 2)); });
+    work_.each(row_blocks(shape_.rows),
+               [&](int64_t m, int64_t block) { scale(x(m, from), block, shape_.rows, shape_.columns, factor(m)); });
   }
 
   void rescale(int from, int a) const {
@@ -315,7 +308,7 @@ class Iteration {
   const bool wide_;
   const std::span<const MatrixPair> matrices_;
   char* const scratch_;
-  ThreadPool* const pool_;
+  const BatchWork work_;
 };
 
 }  // namespace
@@ -333,6 +326,7 @@ void newton_schulz(const NewtonSchulzContext& context, const NewtonSchulzOptions
                    std::span<const MatrixPair> batch, Workspace workspace) {
   if (batch.empty() || shape.rows == 0 || shape.columns == 0) return;
   if (options.coefficients.steps.empty()) throw InvalidArgument("coefficients: no steps");
+  if (options.coefficients.sketch > kMostSketchColumns) throw InvalidArgument("coefficients: sketch is too large");
   const int64_t each = newton_schulz_matrix_bytes(context.form, shape);
   const int64_t room = workspace.bytes / each;
   if (room < 1) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <blis.h>
 #include <cmath>
+#include <vector>
 
 namespace muster::kernels::cpu {
 namespace {
@@ -15,28 +16,38 @@ struct Block {
   int64_t columns;
   int64_t inner;
   Part part;
+  Into into = Into::kReplace;
 };
 
-// C = op(A) op(B), on this thread. BLIS sums each element over `inner` in blocks and an order that depend on `inner`
-// alone, and edges go through the same kernel as the middle: which part of a product a call computes changes no bit.
-// Alpha and beta other than 1 and 0 would change bits, because BLIS rounds them separately at edges.
-void gemm(const Block& block, Operand a, Operand b, float* c, int64_t c_stride) {
+// BLIS on this thread.
+rntm_t one_thread() {
   rntm_t runtime;
   bli_rntm_init(&runtime);
   bli_rntm_set_num_threads(1, &runtime);
   // On our strips, BLIS's path for small operands, which does not pack them, is up to three times slower.
   bli_rntm_disable_l3_sup(&runtime);
-  const auto name = [](Operand o) { return o.transpose == Transpose::kYes ? BLIS_TRANSPOSE : BLIS_NO_TRANSPOSE; };
+  return runtime;
+}
+
+trans_t name_of(Transpose transpose) { return transpose == Transpose::kYes ? BLIS_TRANSPOSE : BLIS_NO_TRANSPOSE; }
+
+// C = op(A) op(B), or C += op(A) op(B), on this thread. BLIS sums each element over `inner` in blocks and an order that
+// depend on `inner` alone, and edges go through the same kernel as the middle: which part of a product a call computes
+// changes no bit. Alpha and beta other than 1 and 0 would change bits, because BLIS rounds them separately at edges.
+void gemm(const Block& block, Operand a, Operand b, float* c, int64_t c_stride) {
+  rntm_t runtime = one_thread();
+  const trans_t a_name = name_of(a.transpose);
+  const trans_t b_name = name_of(b.transpose);
   float* a_data = const_cast<float*>(a.data);
   float* b_data = const_cast<float*>(b.data);
   float one = 1;
-  float zero = 0;
+  float beta = block.into == Into::kAdd ? 1 : 0;
   if (block.part == Part::kLower) {
-    bli_sgemmt_ex(BLIS_LOWER, name(a), name(b), block.rows, block.inner, &one, a_data, a.stride, 1, b_data, b.stride, 1,
-                  &zero, c, c_stride, 1, nullptr, &runtime);
+    bli_sgemmt_ex(BLIS_LOWER, a_name, b_name, block.rows, block.inner, &one, a_data, a.stride, 1, b_data, b.stride, 1,
+                  &beta, c, c_stride, 1, nullptr, &runtime);
   } else {
-    bli_sgemm_ex(name(a), name(b), block.rows, block.columns, block.inner, &one, a_data, a.stride, 1, b_data, b.stride,
-                 1, &zero, c, c_stride, 1, nullptr, &runtime);
+    bli_sgemm_ex(a_name, b_name, block.rows, block.columns, block.inner, &one, a_data, a.stride, 1, b_data, b.stride, 1,
+                 &beta, c, c_stride, 1, nullptr, &runtime);
   }
 }
 
@@ -52,6 +63,9 @@ Operand from_column(Operand o, int64_t column) {
 // Strips end at multiples of the widths of BLIS microkernels (6, 8, 12, 16). A narrower strip would mostly pack.
 constexpr int64_t kStripUnit = 48;
 constexpr int64_t kLeastStrip = 96;
+// A DoubleGram: columns per task, and inner elements per block. Other numbers would change its bits.
+constexpr int64_t kGramColumns = 32;
+constexpr int64_t kGramInner = 256;
 
 int64_t strips_of(int64_t size, int strips) { return std::clamp<int64_t>(size / kLeastStrip, 1, strips); }
 
@@ -124,17 +138,46 @@ void run(const Product& p, int strips, int64_t task) {
   const int64_t begin = even_strip(longer, count, task);
   const int64_t size = even_strip(longer, count, task + 1) - begin;
   if (size == 0) return;
-  const Operand a{p.a, p.inner};
-  const Operand b{p.b, p.columns};
   if (tall) {
-    gemm({size, p.columns, p.inner, Part::kAll}, from_row(a, begin), b, p.c + begin * p.columns, p.columns);
+    const Block block{size, p.columns, p.inner, Part::kAll, p.into};
+    gemm(block, from_row(p.a, begin), p.b, p.c + begin * p.columns, p.columns);
   } else {
-    gemm({p.rows, size, p.inner, Part::kAll}, a, from_column(b, begin), p.c + begin, p.columns);
+    const Block block{p.rows, size, p.inner, Part::kAll, p.into};
+    gemm(block, p.a, from_column(p.b, begin), p.c + begin, p.columns);
   }
 }
 
 double flops(const Product& p) {
   return 2.0 * static_cast<double>(p.rows) * static_cast<double>(p.columns) * static_cast<double>(p.inner);
+}
+
+int64_t tasks(const DoubleGram& gram) { return (gram.n + kGramColumns - 1) / kGramColumns; }
+
+// Columns [begin, end) of C down to row `end`: inner elements of A in blocks, which a double copy holds.
+void run(const DoubleGram& gram, int64_t task) {
+  const int64_t begin = task * kGramColumns;
+  const int64_t end = std::min(gram.n, begin + kGramColumns);
+  const bool transposed = gram.a.transpose == Transpose::kYes;
+  thread_local std::vector<double> copy;
+  copy.resize(static_cast<size_t>(gram.n * kGramInner));
+  for (int64_t k0 = 0; k0 < gram.inner; k0 += kGramInner) {
+    const int64_t inner = std::min(kGramInner, gram.inner - k0);
+    // Rows of the copy are those of A in memory, and row_stride leads from one row of op(A) to the next.
+    const int64_t rows = transposed ? inner : end;
+    const int64_t columns = transposed ? end : inner;
+    const float* const from = from_column(gram.a, k0).data;
+    for (int64_t i = 0; i < rows; ++i) {
+      std::copy_n(from + i * gram.a.stride, columns, copy.data() + i * columns);
+    }
+    const int64_t row_stride = transposed ? 1 : columns;
+    const int64_t inner_stride = transposed ? columns : 1;
+    double one = 1;
+    double beta = k0 == 0 ? 0 : 1;
+    rntm_t runtime = one_thread();
+    bli_dgemm_ex(BLIS_NO_TRANSPOSE, BLIS_NO_TRANSPOSE, end, end - begin, inner, &one, copy.data(), row_stride,
+                 inner_stride, copy.data() + begin * row_stride, inner_stride, row_stride, &beta, gram.c + begin,
+                 gram.n, 1, nullptr, &runtime);
+  }
 }
 
 }  // namespace muster::kernels::cpu

@@ -1,5 +1,5 @@
-// Matrix products, whole or cut into strips for several threads: one or two single-threaded BLAS calls per strip. How a
-// product is cut never changes its bits. All matrices are row-major.
+// Matrix products, whole or cut into strips for several threads: single-threaded BLAS calls, one or two per strip. How
+// a product is cut never changes its bits. All matrices are row-major.
 #pragma once
 
 #include <cstdint>
@@ -34,18 +34,33 @@ int64_t tasks(const SymmetricProduct& product, int strips);
 void run(const SymmetricProduct& product, int strips, int64_t task);
 double flops(const SymmetricProduct& product);  // of the lower triangle
 
-// C = A B, rows x columns, contiguous.
+enum class Into : uint8_t { kReplace, kAdd };  // C = A B or C += A B
+
+// C = A B or C += A B, rows x columns, contiguous.
 struct Product {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t inner = 0;
-  const float* a = nullptr;
-  const float* b = nullptr;
+  Operand a{};  // rows x inner
+  Operand b{};  // inner x columns
   float* c = nullptr;
+  Into into = Into::kReplace;
 };
 
 int64_t tasks(const Product& product, int strips);
 void run(const Product& product, int strips, int64_t task);
 double flops(const Product& product);
+
+// The upper triangle of C = A A^T in double, n x n, contiguous; elements below it may change too. A is n x inner.
+struct DoubleGram {
+  int64_t n = 0;
+  int64_t inner = 0;
+  Operand a{};
+  double* c = nullptr;
+};
+
+// The number of tasks depends on n alone.
+int64_t tasks(const DoubleGram& gram);
+void run(const DoubleGram& gram, int64_t task);
 
 }  // namespace muster::kernels::cpu
