@@ -17,16 +17,19 @@ using reference::Matrix;
 
 class SpectralCap : public OrthogonalizeTest, public testing::WithParamInterface<MatrixShape> {};
 
-// Orthonormal rows or columns: a polar factor.
-Matrix orthonormal(MatrixShape shape, unsigned seed) {
-  const Values values = random_matrix(shape, seed);
-  Matrix x{shape.rows, shape.columns, reference::Vector(values.begin(), values.end())};
+// By as many steps as take singular values from 1e-6 of the norm to 1.
+Matrix polar_factor(const Matrix& x) {
   reference::NewtonSchulz exact;
   exact.steps.assign(30, {1.875, -1.25, 0.375});
   return reference::newton_schulz(x, exact);
 }
 
-// A matrix whose i-th singular value is value(i), and its polar factor.
+Matrix orthonormal(MatrixShape shape, unsigned seed) {
+  const Values values = random_matrix(shape, seed);
+  return polar_factor({shape.rows, shape.columns, reference::Vector(values.begin(), values.end())});
+}
+
+// A matrix in bf16 whose i-th singular value is about value(i), and its polar factor.
 struct Input {
   Values values;
   Matrix polar;
@@ -35,16 +38,13 @@ template <typename F>
 Input with_singular_values(MatrixShape shape, const F& value) {
   const int64_t n = std::min(shape.rows, shape.columns);
   const Matrix u = orthonormal({shape.rows, n}, 1);
-  const Matrix vt = orthonormal({n, shape.columns}, 2);
-  Matrix scaled = vt;
+  Matrix vt = orthonormal({n, shape.columns}, 2);
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t j = 0; j < shape.columns; ++j) scaled.at(i, j) *= value(i);
+    for (int64_t j = 0; j < shape.columns; ++j) vt.at(i, j) *= value(i);
   }
-  Input input{{}, reference::multiply(u, vt)};
-  for (const double element : reference::multiply(u, scaled).data) {
-    input.values.push_back(to_bf16(static_cast<float>(element)));
-  }
-  return input;
+  Matrix x = reference::multiply(u, vt);
+  for (double& element : x.data) element = static_cast<double>(to_bf16(static_cast<float>(element)));
+  return {Values(x.data.begin(), x.data.end()), polar_factor(x)};
 }
 
 struct Closeness {
@@ -78,7 +78,7 @@ TEST_P(SpectralCap, ComesCloserToThePolarFactorWithFewerSteps) {
     for (const auto gemms : {Orthogonalizer::Gemms::kBest, Orthogonalizer::Gemms::kCublas}) {
       if (gemms == Orthogonalizer::Gemms::kCublas && !Cublas::available()) continue;
       const Closeness capped = closeness(set, shape, input, gemms);
-      EXPECT_LT(capped.angle, 0.5 * usual) << set;
+      EXPECT_LT(capped.angle, 0.7 * usual) << set;
       EXPECT_LT(capped.largest, 1.25) << set;
     }
   }

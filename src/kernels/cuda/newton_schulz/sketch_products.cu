@@ -39,18 +39,33 @@ struct Rows {
         stride(v.rows.stride) {}
 };
 
-// Loads kColumns columns of kR rows into shared memory, zeros where there are none.
-template <int kR, int kColumns, int kStride, typename T>
-__device__ void load_rows(const T* from, int64_t pitch, int column, int columns, float* to) {
-  constexpr int kAcross = kColumns / Vector8::kSize;
-  for (int i = static_cast<int>(threadIdx.x); i < kR * kAcross; i += kThreads) {
-    const int row = i / kAcross;
-    const int at = i % kAcross * Vector8::kSize;
-    const Vector8 values = load_vector8(from + row * pitch + column + at, columns - column - at);
+// kColumns columns of kR rows on their way into shared memory; zeros where there are none. Loading into registers first
+// lets a block compute meanwhile.
+template <int kR, int kColumns, int kStride>
+struct Chunk {
+  static constexpr int kAcross = kColumns / Vector8::kSize;
+  static constexpr int kCount = kR * kAcross;
+  static constexpr int kOwn = (kCount + kThreads - 1) / kThreads;
+
+  Vector8 v[kOwn];
+
+  template <typename T>
+  __device__ void load(const T* from, int64_t pitch, int column, int columns) {
 #pragma unroll
-    for (int k = 0; k < Vector8::kSize; ++k) to[row * kStride + at + k] = values.v[k];
+    for (int k = 0; k < kOwn; ++k) {
+      const int i = static_cast<int>(threadIdx.x) + k * kThreads;
+      const int at = column + i % kAcross * Vector8::kSize;
+      if (i < kCount) v[k] = load_vector8(from + i / kAcross * pitch + at, columns - at);
+    }
   }
-}
+  __device__ void store(float* to) const {
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      const int i = static_cast<int>(threadIdx.x) + k * kThreads;
+      if (i < kCount) store_aligned(to + i / kAcross * kStride + i % kAcross * Vector8::kSize, v[k]);
+    }
+  }
+};
 
 // One part of the Gram matrix of one V: its tiles of 16 x 8 that touch the lower triangle.
 template <typename T, int kR, bool kRemainder>
@@ -59,8 +74,8 @@ __global__ void __launch_bounds__(kThreads) sum_gram_kernel(const Rows<T> v, flo
   constexpr int kStride = kChunk + 4;
   constexpr int kTiles = kR / 16 * (kR / 16 + 1);
   constexpr int kOwn = (kTiles + kWarps - 1) / kWarps;
-  __shared__ float high[kR * kStride];
-  __shared__ float low[kRemainder ? kR * kStride : 1];
+  __shared__ alignas(16) float high[kR * kStride];
+  __shared__ alignas(16) float low[kRemainder ? kR * kStride : 4];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   int row[kOwn];
   int column[kOwn];
@@ -76,11 +91,19 @@ __global__ void __launch_bounds__(kThreads) sum_gram_kernel(const Rows<T> v, flo
   const int64_t matrix = blockIdx.y * v.stride;
   const int begin = static_cast<int>(blockIdx.x * kGramSumColumns);
   const int end = min(begin + static_cast<int>(kGramSumColumns), v.columns);
+  Chunk<kR, kChunk, kStride> next;
+  Chunk<kR, kChunk, kStride> next_low;
+  const auto load = [&](int at) {
+    next.load(v.high + matrix, v.pitch, at, v.columns);
+    if constexpr (kRemainder) next_low.load(v.low + matrix, v.pitch, at, v.columns);
+  };
+  load(begin);
   for (int at = begin; at < end; at += kChunk) {
     __syncthreads();
-    load_rows<kR, kChunk, kStride>(v.high + matrix, v.pitch, at, v.columns, high);
-    if constexpr (kRemainder) load_rows<kR, kChunk, kStride>(v.low + matrix, v.pitch, at, v.columns, low);
+    next.store(high);
+    if constexpr (kRemainder) next_low.store(low);
     __syncthreads();
+    if (at + kChunk < end) load(at + kChunk);
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
       if (warp + k * kWarps >= kTiles) break;
@@ -181,13 +204,10 @@ __device__ void store_tile(const float* tile, int begin, int columns, const Tran
     const int row = i / kAcross;
     const int at = i % kAcross * Vector8::kSize;
     if (begin + at >= columns) continue;  // the rest of a row is padding up to a whole vector
-    Vector8 values;
+    const Vector8 values = load_aligned(tile + row * kTileStride + at);
     Vector8 second;
 #pragma unroll
-    for (int k = 0; k < Vector8::kSize; ++k) {
-      values.v[k] = tile[row * kTileStride + at + k];
-      second.v[k] = to.second_of(values.v[k]);
-    }
+    for (int k = 0; k < Vector8::kSize; ++k) second.v[k] = to.second_of(values.v[k]);
     const int64_t place = matrix + row * to.pitch + begin + at;
     store_aligned(to.rows + place, values);
     if (to.second_rows != nullptr) store_aligned(to.second_rows + place, second);
@@ -195,10 +215,11 @@ __device__ void store_tile(const float* tile, int begin, int columns, const Tran
   if (to.columns == nullptr) return;
   constexpr int kDown = 2 * kR / Vector8::kSize;
   T* const out = to.columns + static_cast<int64_t>(blockIdx.y) * columns * 2 * kR;
+  // Two threads store 32 bytes of a column; consecutive pairs read consecutive columns of the tile.
   for (int i = static_cast<int>(threadIdx.x); i < kTile * kDown; i += kThreads) {
-    const int column = i / kDown;
-    const int at = i % kDown * Vector8::kSize;
-    if (begin + column >= columns) return;
+    const int column = i / 2 % kTile;
+    const int at = (i / (2 * kTile) * 2 + i % 2) * Vector8::kSize;
+    if (begin + column >= columns) continue;
     Vector8 values;
 #pragma unroll
     for (int k = 0; k < Vector8::kSize; ++k) {
@@ -223,10 +244,17 @@ __global__ void __launch_bounds__(kThreads)
     }
   } else {
     const float* const from = b + blockIdx.y * b_stride;
-    for (int i = static_cast<int>(threadIdx.x); i < kR * kR; i += kThreads) own_b[i / kR * (kR + 4) + i % kR] = from[i];
+    for (int i = 4 * static_cast<int>(threadIdx.x); i < kR * kR; i += 4 * kThreads) {
+      *reinterpret_cast<float4*>(own_b + i / kR * (kR + 4) + i % kR) = *reinterpret_cast<const float4*>(from + i);
+    }
     const int64_t matrix = blockIdx.y * v.stride;
-    load_rows<kR, kTile, kTileStride>(v.high + matrix, v.pitch, begin, v.columns, high);
-    if constexpr (kRemainder) load_rows<kR, kTile, kTileStride>(v.low + matrix, v.pitch, begin, v.columns, low);
+    Chunk<kR, kTile, kTileStride> chunk;
+    chunk.load(v.high + matrix, v.pitch, begin, v.columns);
+    chunk.store(high);
+    if constexpr (kRemainder) {
+      chunk.load(v.low + matrix, v.pitch, begin, v.columns);
+      chunk.store(low);
+    }
     __syncthreads();
     multiply_tile<kR, kRemainder>(own_b, high, low);
   }
