@@ -51,8 +51,13 @@ class Cap {
     bool back = false;
   };
   void multiply_x(const Product& product) const {
-    Gemm gemm{.type = type_, .a = product.a, .b = x(), .d = product.d, .batch = batch()};
+    Gemm gemm;
+    gemm.type = type_;
+    gemm.a = product.a;
+    gemm.b = x();
+    gemm.d = product.d;
     gemm.b_transposed = wide_ == product.back;
+    gemm.batch = batch();
     gemm.scalars = &iterates_.scalars->product;
     gemm.scalars_stride = sizeof(FirstScalars) / sizeof(Scalars);
     gemm.d_remainder = product.d_remainder;
@@ -105,7 +110,11 @@ class Cap {
   // x[1] = X - Q (M E): one factor has the same r lines twice, the other r lines and their remainders.
   void subtract() const {
     const MatrixShape shape = iterates_.shape;
-    Gemm gemm{.type = type_, .c = x(), .d = iterates_.x[1], .batch = batch()};
+    Gemm gemm;
+    gemm.type = type_;
+    gemm.batch = batch();
+    gemm.c = x();
+    gemm.d = iterates_.x[1];
     gemm.a = {buffers_.factor, shape.rows, 2 * r_, 2 * r_, shape.rows * 2 * r_};
     gemm.b = wide_ ? e_rows() : q_rows();
     gemm.b.rows = 2 * r_;

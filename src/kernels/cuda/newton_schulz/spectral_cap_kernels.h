@@ -35,7 +35,7 @@ struct CapTraces {
 // V^T for every matrix of a batch: V is `columns` x r, and so V^T has r rows. With a `remainder`, V^T is the sum of
 // both.
 struct SketchRows {
-  Matrices rows;
+  Matrices rows{};
   const void* remainder = nullptr;  // with the pitch and the stride of `rows`
 };
 
@@ -86,11 +86,11 @@ void combine_poles(const CapScalars& call, LaunchQueue& queue);
 struct Transform {
   Half type;
   int64_t batch;
-  const float* b;
-  int64_t b_stride;
-  SketchRows v;
+  const float* b = nullptr;
+  int64_t b_stride = 0;
+  SketchRows v{};
   // The result, rounded. May be v.rows. Without data, it is not written.
-  Matrices rows;
+  Matrices rows{};
   // What is written besides: the result once more, or what rounding it lost.
   enum class Second : uint8_t { kCopy, kRemainder } second = Second::kCopy;
   void* second_rows = nullptr;  // r rows, with the pitch and the stride of `rows`; null: not written
