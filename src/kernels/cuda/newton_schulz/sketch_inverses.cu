@@ -1,4 +1,5 @@
-// Inverses of r x r matrices in f64, where r is the number of columns of a sketch, and what follows from them.
+// Inverses of r x r matrices, where r is the number of columns of a sketch, and what follows from them. In f32: the
+// ridge of a Gram matrix is larger than the rounding errors of its inverse.
 //
 // One thread block has one matrix in its registers: thread (y, x) of 16 x 16 has the elements (y + 16 u, x + 16 w).
 #include "kernels/cuda/newton_schulz/spectral_cap_kernels.h"
@@ -16,7 +17,7 @@ template <int kR>
 struct Small {
   static constexpr int kOwn = kR / kSide;
 
-  double v[kOwn][kOwn];
+  float v[kOwn][kOwn];
 
   // Calls f(i, j, element) for every element of this thread.
   template <typename F>
@@ -34,8 +35,8 @@ struct Small {
 // A column and a row of the matrix, for all threads. Two, so that one may be read while the next is written.
 template <int kR>
 struct Pivots {
-  double column[2][kR];
-  double row[2][kR];
+  float column[2][kR];
+  float row[2][kR];
 };
 
 // What is left of a matrix when its pivots are eliminated from top to bottom.
@@ -44,6 +45,7 @@ enum class Eliminate : uint8_t {
   kEverywhere,  // Gauss-Jordan: the inverse
 };
 
+// Without branches per element: 36 of them per thread would not fit the instruction cache.
 template <Eliminate kWhere, int kR>
 __device__ void eliminate(Small<kR>& a, Pivots<kR>& shared) {
   constexpr int kOwn = Small<kR>::kOwn;
@@ -54,8 +56,8 @@ __device__ void eliminate(Small<kR>& a, Pivots<kR>& shared) {
 #pragma unroll 1
     for (int i = 0; i < kSide; ++i) {
       const int k = kSide * part + i;
-      double* const column = shared.column[i % 2];
-      double* const row = shared.row[i % 2];
+      float* const column = shared.column[i % 2];
+      float* const row = shared.row[i % 2];
       if (x == i) {
 #pragma unroll
         for (int u = 0; u < kOwn; ++u) column[y + kSide * u] = a.v[u][part];
@@ -65,9 +67,9 @@ __device__ void eliminate(Small<kR>& a, Pivots<kR>& shared) {
         for (int w = 0; w < kOwn; ++w) row[x + kSide * w] = a.v[part][w];
       }
       __syncthreads();
-      const double inverse = 1 / row[k];
-      double factors[kOwn];
-      double pivot_row[kOwn];
+      const float inverse = 1 / row[k];
+      float factors[kOwn];
+      float pivot_row[kOwn];
 #pragma unroll
       for (int u = 0; u < kOwn; ++u) {
         const int at = y + kSide * u;
@@ -97,22 +99,17 @@ __device__ void eliminate(Small<kR>& a, Pivots<kR>& shared) {
   }
 }
 
-// A Gram matrix as the sum of `parts` lower triangles, times `factor`.
-struct GramSums {
-  const float* first;
-  int64_t parts;
+// A Gram matrix of which the lower triangle is in memory, times `factor`.
+template <int kR>
+struct LowerTriangle {
+  const float* own;
   double factor;
+
+  __device__ LowerTriangle(const GramParts& gram, double by)
+      : own(gram.sums + static_cast<int64_t>(blockIdx.y) * gram.parts * kR * kR), factor(by) {}
+
+  __device__ double at(int i, int j) const { return factor * static_cast<double>(own[max(i, j) * kR + min(i, j)]); }
 };
-
-template <int kR>
-__device__ int lower(int i, int j) {
-  return max(i, j) * kR + min(i, j);
-}
-
-template <int kR>
-__device__ const float* of_matrix(const GramSums& sums) {
-  return sums.first + static_cast<int64_t>(blockIdx.y) * sums.parts * kR * kR;
-}
 
 // What the ridge adds to the diagonal, and the trace with it.
 struct Ridge {
@@ -120,64 +117,42 @@ struct Ridge {
   double trace;
 };
 template <int kR>
-__device__ Ridge find_ridge(const GramSums& sums) {
-  const float* const own = of_matrix<kR>(sums);
-  double diagonal = 0;
+__device__ Ridge find_ridge(const LowerTriangle<kR>& gram) {
   const int i = static_cast<int>(threadIdx.x);
-  if (i < kR) {
-#pragma unroll 4
-    for (int64_t p = 0; p < sums.parts; ++p) diagonal += static_cast<double>(own[p * kR * kR + i * kR + i]);
-  }
-  const double trace = sums.factor * block_sum<kThreads>(diagonal);
+  const double trace = block_sum<kThreads>(i < kR ? gram.at(i, i) : 0.0);
   if (trace == 0) return {1, 0};
   const double ridge = kGramRidge * trace;
   return {ridge, trace + kR * ridge};
 }
 
-// Calls f(element, value) for this thread's elements of `a` and of the parts of a Gram matrix, then of the ridge.
-template <int kR, typename F>
-__device__ void each_of_gram(const GramSums& sums, double ridge, Small<kR>& a, const F& f) {
-  const float* own = of_matrix<kR>(sums);
-#pragma unroll 1
-  for (int64_t p = 0; p < sums.parts; ++p, own += kR * kR) {
-    a.each([&](int i, int j, double& element) { f(element, sums.factor * static_cast<double>(own[lower<kR>(i, j)])); });
-  }
-  a.each([&](int i, int j, double& element) {
-    if (i == j) f(element, ridge);
-  });
-}
-
-// a += weight (gram + ridge I).
 template <int kR>
-__device__ void add_gram(const GramSums& sums, double ridge, double weight, Small<kR>& a) {
-  each_of_gram<kR>(sums, ridge, a, [&](double& element, double value) { element += weight * value; });
-}
-
-template <int kR>
-__global__ void __launch_bounds__(kThreads, 2) invert_cholesky_kernel(const InverseCholesky call) {
+__global__ void __launch_bounds__(kThreads) invert_cholesky_kernel(const InverseCholesky call) {
   __shared__ Pivots<kR> shared;
-  const GramSums sums{call.sums, call.parts, 1};
-  Small<kR> a{};
-  add_gram<kR>(sums, find_ridge<kR>(sums).ridge, 1, a);
+  const LowerTriangle<kR> gram(call.gram, 1);
+  const double ridge = find_ridge(gram).ridge;
+  Small<kR> a;
+  a.each([&](int i, int j, float& element) { element = static_cast<float>(gram.at(i, j) + (i == j ? ridge : 0.0)); });
   eliminate<Eliminate::kBelow>(a, shared);
   __syncthreads();
-  double* const pivots = shared.column[0];
-  a.each([&](int i, int j, double& element) {
-    if (i == j) pivots[i] = 1 / sqrt(element);
+  float* const pivots = shared.column[0];
+  a.each([&](int i, int j, float& element) {
+    if (i == j) pivots[i] = 1 / sqrtf(element);
   });
   __syncthreads();
   float* const out = call.inverse + static_cast<int64_t>(blockIdx.y) * kSmallMatrices * kR * kR;
-  a.each([&](int i, int j, double& element) {
-    const double value = j > i ? 0.0 : (j == i ? 1.0 : element) * pivots[i];
-    out[i * kR + j] = static_cast<float>(call.scale * value);
+  a.each([&](int i, int j, float& element) {
+    const float value = j > i ? 0.0F : (j == i ? 1.0F : element) * pivots[i];
+    out[i * kR + j] = call.scale * value;
   });
 }
 
 // The sum of the elementwise product with a Gram matrix.
 template <int kR>
-__device__ double trace_of_product(const GramSums& sums, double ridge, Small<kR>& a) {
+__device__ double trace_of_product(const LowerTriangle<kR>& gram, double ridge, Small<kR>& a) {
   double sum = 0;
-  each_of_gram<kR>(sums, ridge, a, [&](double& element, double value) { sum += element * value; });
+  a.each([&](int i, int j, float& element) {
+    sum += static_cast<double>(element) * (gram.at(i, j) + (i == j ? ridge : 0.0));
+  });
   return block_sum<kThreads>(sum);
 }
 
@@ -191,28 +166,32 @@ template <int kR>
 __global__ void __launch_bounds__(kThreads, 2) invert_poles_kernel(const PoleInverses call) {
   __shared__ Pivots<kR> shared;
   constexpr double kScale = 1.0 / (static_cast<double>(kBasisScale) * static_cast<double>(kBasisScale));
-  const GramSums n{call.n_sums, call.n_parts, kScale};
-  const GramSums t{call.t_sums, call.t_parts, kScale};
-  const Ridge n_ridge = find_ridge<kR>(n);
-  const Ridge t_ridge = find_ridge<kR>(t);
+  const LowerTriangle<kR> n(call.n, kScale);
+  const LowerTriangle<kR> t(call.t, kScale);
+  const Ridge n_ridge = find_ridge(n);
+  const Ridge t_ridge = find_ridge(t);
   const double d = kCapFloor * t_ridge.trace;
   const int which = static_cast<int>(blockIdx.x);
-  Small<kR> a{};
-  add_gram<kR>(n, n_ridge.ridge, which < 2 ? 1 : 1 + kPoleShifts[which - 2], a);
-  if (which > 0 && d != 0) add_gram<kR>(t, t_ridge.ridge, 1 / d, a);
+  const double n_weight = which < 2 ? 1 : 1 + kPoleShifts[which - 2];
+  const double t_weight = which > 0 && d != 0 ? 1 / d : 0;
+  Small<kR> a;
+  a.each([&](int i, int j, float& element) {
+    const double diagonal = i == j ? t_weight * t_ridge.ridge + n_weight * n_ridge.ridge : 0.0;
+    element = static_cast<float>(t_weight * t.at(i, j) + n_weight * n.at(i, j) + diagonal);
+  });
   eliminate<Eliminate::kEverywhere>(a, shared);
   const int64_t matrix = blockIdx.y;
   if (which != 1) {
     float* const out = call.small + (matrix * kSmallMatrices + max(which - 1, 0)) * kR * kR;
-    a.each([&](int i, int j, double& element) { out[i * kR + j] = static_cast<float>(element); });
+    a.each([&](int i, int j, float& element) { out[i * kR + j] = element; });
   }
   if (which > 1) return;
   CapTraces& traces = call.traces[matrix];
   if (which == 0) {
-    const double found = d == 0 ? d : trace_of_product<kR>(t, t_ridge.ridge, a);
+    const double found = d == 0 ? d : trace_of_product(t, t_ridge.ridge, a);
     if (threadIdx.x == 0) traces.found = found;
   } else {
-    const double within = trace_of_product<kR>(n, n_ridge.ridge, a);
+    const double within = trace_of_product(n, n_ridge.ridge, a);
     if (threadIdx.x == 0) {
       traces.within = within;
       traces.d = d;
@@ -262,19 +241,19 @@ dim3 grid_of(int64_t across, int64_t batch) { return {static_cast<unsigned>(acro
 }  // namespace
 
 void invert_cholesky(const InverseCholesky& call, LaunchQueue& queue) {
-  queue.launch(
-      "sketch cholesky",
-      {call.r, call.batch, call.parts, address(call.sums), static_cast<int64_t>(call.scale), address(call.inverse)},
-      [&](cudaStream_t stream) {
-        with_sketch(call.r, [&]<int kR>(Value<kR>) {
-          invert_cholesky_kernel<kR><<<grid_of(1, call.batch), kThreads, 0, stream>>>(call);
-        });
-      });
+  queue.launch("sketch cholesky",
+               {call.r, call.batch, call.gram.parts, address(call.gram.sums), static_cast<int64_t>(call.scale),
+                address(call.inverse)},
+               [&](cudaStream_t stream) {
+                 with_sketch(call.r, [&]<int kR>(Value<kR>) {
+                   invert_cholesky_kernel<kR><<<grid_of(1, call.batch), kThreads, 0, stream>>>(call);
+                 });
+               });
 }
 
 void invert_poles(const PoleInverses& call, LaunchQueue& queue) {
   queue.launch("sketch inverses",
-               {call.r, call.batch, call.n_parts, call.t_parts, address(call.n_sums), address(call.t_sums),
+               {call.r, call.batch, call.n.parts, call.t.parts, address(call.n.sums), address(call.t.sums),
                 address(call.small), address(call.traces)},
                [&](cudaStream_t stream) {
                  with_sketch(call.r, [&]<int kR>(Value<kR>) {

@@ -67,7 +67,9 @@ class Cap {
   // Replaces V by an orthonormal basis of its columns, times `scale`.
   Transform orthonormalized(const Matrices& v, float scale) const {
     sum_gram(type_, {v}, batch(), buffers_.sums, queue_);
-    invert_cholesky({static_cast<int>(r_), batch(), gram_sums(v.columns), buffers_.sums, scale, small(0)}, queue_);
+    const GramParts gram{buffers_.sums, gram_sums(v.columns)};
+    add_gram_parts(r_, batch(), gram, {}, queue_);
+    invert_cholesky({static_cast<int>(r_), batch(), gram, scale, small(0)}, queue_);
     return {.type = type_, .batch = batch(), .b = small(0), .b_stride = small_stride(), .v = {v}, .rows = v};
   }
 
@@ -89,11 +91,13 @@ class Cap {
   // M E in the place of E, or transposed, where subtract() reads it.
   void replace_e(const NormSettings* settings) const {
     const SketchRows e{e_rows(), rows_at(r_).data};
-    sum_gram(type_, {q_rows()}, batch(), buffers_.sums, queue_);
-    sum_gram(type_, e, batch(), sums_of_e(), queue_);
+    const GramParts n{buffers_.sums, gram_sums(n_)};
+    const GramParts t{sums_of_e(), gram_sums(m_)};
+    sum_gram(type_, {q_rows()}, batch(), n.sums, queue_);
+    sum_gram(type_, e, batch(), t.sums, queue_);
+    add_gram_parts(r_, batch(), n, t, queue_);
     const int r = static_cast<int>(r_);
-    invert_poles({r, batch(), gram_sums(n_), gram_sums(m_), buffers_.sums, sums_of_e(), small(0), buffers_.traces},
-                 queue_);
+    invert_poles({r, batch(), n, t, small(0), buffers_.traces}, queue_);
     combine_poles(
         {iterates_.form, r, batch(), settings, buffers_.traces, small(0), buffers_.scalars, iterates_.scalars}, queue_);
     Transform call{.type = type_, .batch = batch(), .b = small(kPoles + 1), .b_stride = small_stride(), .v = e};
