@@ -355,3 +355,30 @@ def test_wrong_checkpoints_are_refused() -> None:
     foreign["state"] = {0: {"square_avg": torch.ones(1)}}
     _misuse(lambda: make(4, 4).load_state_dict(foreign), "none of its entries.*w: square_avg")
     _misuse(lambda: make(4, 4).load_state_dict({}), "state")
+
+
+def test_sets_that_cap_singular_values() -> None:
+    """Momentum that is nearly of rank one comes out nearer to orthogonal than with five steps."""
+
+    def step(coefficients: object) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(0)
+        weight = nn.Parameter(torch.zeros(48, 64))
+        rest = 3e-3 * torch.randn(48, 64, generator=generator)
+        weight.grad = torch.outer(torch.randn(48, generator=generator), torch.randn(64, generator=generator)) + rest
+        groups = [{"params": [weight], "algorithm": "muon", "lr": 1.0, "coefficients": coefficients, "scale": "none"}]
+        muster.torch.Muon(groups).step()
+        return torch.linalg.svdvals(weight.detach())
+
+    errors = {name: (step(name) - 1).square().mean().sqrt() for name in ("polar_express", "capped3", "capped4")}
+    assert errors["capped3"] < 0.5 * errors["polar_express"]
+    assert errors["capped4"] < 0.5 * errors["polar_express"]
+
+
+def test_a_custom_set_names_a_sketch_that_does_not_exist() -> None:
+    group = muster._muster.Group()
+    group.coefficients = muster._muster.Coefficients("mine", [[2.0, -1.5, 0.5]], sketch=64)
+    group.validate()
+    assert group.coefficients.sketch == 64
+    group.coefficients = muster._muster.Coefficients("mine", [[2.0, -1.5, 0.5]], sketch=5)
+    with pytest.raises(ValueError, match='coefficients "mine": sketch 5, expected 0, 32'):
+        group.validate()
