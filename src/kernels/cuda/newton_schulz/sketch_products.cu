@@ -191,15 +191,17 @@ constexpr int kTileStride = kTile + 8;
 template <int kR, bool kRemainder>
 constexpr int kTransformBytes = 4 * (kR * (kR + 4) + (kRemainder ? 2 : 1) * kR * kTileStride);
 
-// The tile of B V^T in shared memory. B is the sum of two TF32 matrices.
+// Replaces the tile of V^T in shared memory by that of B V^T. B is the sum of two TF32 matrices; if `lower`, it is zero
+// above the diagonal.
 template <int kR, bool kRemainder>
-__device__ void multiply_tile(const float* b, float* high, const float* low) {
+__device__ void multiply_tile(const float* b, bool lower, float* high, const float* low) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   MmaSums sums[kR / 16];
   for (int inner = 0; inner < kR; inner += 8) {
     const Tf32B v = load_b(high + inner * kTileStride + 8 * warp, kTileStride);
 #pragma unroll
     for (int i = 0; i < kR / 16; ++i) {
+      if (lower && inner >= 16 * (i + 1)) continue;
       float values[4];
       load_a(b + 16 * i * (kR + 4) + inner, kR + 4, values);
       Tf32A large;
@@ -265,7 +267,7 @@ __device__ void store_tile(const float* tile, int begin, int columns, const Tran
 
 template <typename T, int kR, bool kRemainder>
 __global__ void __launch_bounds__(kThreads)
-    transform_kernel(const float* b, int64_t b_stride, const Rows<T> v, const TransformTo<T> to) {
+    transform_kernel(const float* b, int64_t b_stride, bool lower, const Rows<T> v, const TransformTo<T> to) {
   extern __shared__ float shared[];
   float* const own_b = shared;
   float* const high = own_b + kR * (kR + 4);
@@ -294,7 +296,7 @@ __global__ void __launch_bounds__(kThreads)
     chunk.template store_as_float<T>(high, kTileStride);
     if constexpr (kRemainder) chunk_low.template store_as_float<T>(low, kTileStride);
     __syncthreads();
-    multiply_tile<kR, kRemainder>(own_b, high, low);
+    multiply_tile<kR, kRemainder>(own_b, lower, high, low);
   }
   __syncthreads();
   store_tile<kR>(high, begin, v.columns, to);
@@ -311,7 +313,7 @@ void launch_transform(const Transform& call, const dim3& grid, cudaStream_t stre
                           call.rows.pitch,
                           call.rows.stride,
                           call.second == Transform::Second::kRemainder};
-  kernel<<<grid, kThreads, kBytes, stream>>>(call.b, call.b_stride, Rows<T>(call.v), to);
+  kernel<<<grid, kThreads, kBytes, stream>>>(call.b, call.b_stride, call.lower, Rows<T>(call.v), to);
 }
 
 dim3 grid_of(int64_t across, int64_t batch) { return {static_cast<unsigned>(across), static_cast<unsigned>(batch)}; }
@@ -363,19 +365,20 @@ void transform(const Transform& call, LaunchQueue& queue) {
     whole.v.rows.data = nullptr;
   }
   const Matrices& v = whole.v.rows;
-  queue.launch("sketch transform",
-               {static_cast<int64_t>(call.type), call.batch, v.rows, v.columns, v.stride, address(v.data),
-                address(call.v.remainder), address(call.b), call.b_stride, address(call.rows.data), call.rows.stride,
-                address(call.second_rows), address(call.columns), static_cast<int64_t>(call.second)},
-               [&](cudaStream_t stream) {
-                 const dim3 grid = grid_of((v.columns + kTile - 1) / kTile, call.batch);
-                 with_half(call.type, [&]<typename T>(Type<T>) {
-                   with_sketch(v.rows, [&]<int kR>(Value<kR>) {
-                     call.v.remainder != nullptr ? launch_transform<T, kR, true>(whole, grid, stream)
-                                                 : launch_transform<T, kR, false>(whole, grid, stream);
-                   });
-                 });
-               });
+  queue.launch(
+      "sketch transform",
+      {static_cast<int64_t>(call.type), call.batch, v.rows, v.columns, v.stride, address(v.data),
+       address(call.v.remainder), address(call.b), call.b_stride, address(call.rows.data), call.rows.stride,
+       address(call.second_rows), address(call.columns), static_cast<int64_t>(call.second) * 2 + (call.lower ? 1 : 0)},
+      [&](cudaStream_t stream) {
+        const dim3 grid = grid_of((v.columns + kTile - 1) / kTile, call.batch);
+        with_half(call.type, [&]<typename T>(Type<T>) {
+          with_sketch(v.rows, [&]<int kR>(Value<kR>) {
+            call.v.remainder != nullptr ? launch_transform<T, kR, true>(whole, grid, stream)
+                                        : launch_transform<T, kR, false>(whole, grid, stream);
+          });
+        });
+      });
 }
 
 }  // namespace muster::kernels::cuda

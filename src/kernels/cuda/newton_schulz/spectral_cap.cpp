@@ -70,7 +70,8 @@ class Cap {
     const GramParts gram{buffers_.sums, gram_sums(v.columns)};
     add_gram_parts(r_, batch(), gram, {}, queue_);
     invert_cholesky({static_cast<int>(r_), batch(), gram, scale, small(0)}, queue_);
-    return {.type = type_, .batch = batch(), .b = small(0), .b_stride = small_stride(), .v = {v}, .rows = v};
+    return {
+        .type = type_, .batch = batch(), .b = small(0), .b_stride = small_stride(), .lower = true, .v = {v}, .rows = v};
   }
 
   // Q^T in the basis, and Q where subtract() reads it.

@@ -94,6 +94,7 @@ struct Transform {
   int64_t batch;
   const float* b = nullptr;
   int64_t b_stride = 0;
+  bool lower = false;  // B is zero above the diagonal
   SketchRows v{};
   // The result, rounded. May be v.rows. Without data, it is not written.
   Matrices rows{};
