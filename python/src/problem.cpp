@@ -147,15 +147,20 @@ void bind_groups(nb::module_& module) {
   nb::class_<Coefficients>(module, "Coefficients")
       .def(
           "__init__",
-          [](Coefficients* out, std::string name, const std::vector<std::vector<double>>& steps, double safety) {
-            new (out) Coefficients{std::move(name), {}, safety, Coefficients::Rescale::kNone};
+          [](Coefficients* out, std::string name, const std::vector<std::vector<double>>& steps, double safety,
+             int sketch) {
+            const auto rescale = sketch == 0 ? Coefficients::Rescale::kNone : Coefficients::Rescale::kGram;
+            new (out) Coefficients{std::move(name), {}, safety, rescale, sketch};
             for (const std::vector<double>& step : steps) {
               if (step.size() != 3) throw nb::value_error("coefficients: expected (a, b, c) per step");
               out->steps.push_back({step[0], step[1], step[2]});
             }
           },
-          "name"_a, "steps"_a, "safety"_a = 1.0)
-      .def_ro("name", &Coefficients::name);
+          "name"_a, "steps"_a, "safety"_a = 1.0, "sketch"_a = 0,
+          "sketch: columns of the sketch whose singular values are capped first (32, 64 or 96; 0: none); with it, X is "
+          "divided by the norm of its Gram matrix.")
+      .def_ro("name", &Coefficients::name)
+      .def_ro("sketch", &Coefficients::sketch);
   module.def("coefficients", &coefficients, "name"_a);
   module.def("coefficient_names", &coefficient_names);
   nb::class_<Group>(module, "Group")

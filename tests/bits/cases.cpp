@@ -126,6 +126,9 @@ void add_variations(std::vector<Case>& cases, const NamedLayout& layout) {
   });
   add(cases, layout, "tight", [](Case& c) { c.options.groups[0].coefficients = coefficients("polar_express_tight"); });
   add(cases, layout, "aol4", [](Case& c) { c.options.groups[0].coefficients = coefficients("aol4"); });
+  for (const char* set : {"capped3", "capped4"}) {
+    add(cases, layout, set, [set](Case& c) { c.options.groups[0].coefficients = coefficients(set); });
+  }
   add(cases, layout, "holders", [](Case& c) {
     c.holders = true;
     for (Parameter& p : c.problem.parameters) p.state_keeper = StateKeeper::kHolders;

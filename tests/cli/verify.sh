@@ -44,7 +44,7 @@ for mesh in fsdp=2,tp=2 replicate=2,fsdp=2; do
     holds "some['bitwise_equal'] and some['max_error'] < some['tolerance'] and some['cases'] > 8 or print('$mesh')"
   done
 done
-for coefficients in polar_express_safe polar_express_tight; do
+for coefficients in polar_express_safe polar_express_tight capped3 capped4; do
   gives other "$muster" verify "$small" --ranks 2 --strategy global --waves 1 --coefficients "$coefficients" --json
   holds "other['bitwise_equal'] and other['max_error'] < other['tolerance'] or print('$coefficients')"
 done
@@ -61,6 +61,13 @@ for mesh in fsdp=2,tp=2 fsdp=2,ep=2 replicate=2,fsdp=2; do
   gives some "$muster" verify "$experts" --mesh "$mesh" --steps 3 --missing on --spectrum steep,low_rank --wire f32 \
     --coefficients polar_express_tight --json
   holds "some['bitwise_equal'] and some['max_error'] < some['tolerance'] and some['cases'] > 16 or print('$mesh')"
+done
+for coefficients in capped3 capped4; do
+  for wire in f32 bf16; do
+    gives some "$muster" verify "$small" --ranks 2 --strategy global --waves 1 --spectrum all --wire "$wire" \
+      --coefficients "$coefficients" --json
+    holds "some['bitwise_equal'] and all(e['max_error'] < e['tolerance'] for e in some['errors']) or print('$coefficients')"
+  done
 done
 gives average "$muster" verify "$work/sync.model" --mesh replicate=2,fsdp=2 --strategy global \
   --spectrum outliers,equal --json

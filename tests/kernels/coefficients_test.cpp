@@ -27,6 +27,18 @@ TEST(Coefficients, EverySetBringsSingularValuesNearOne) {
   }
 }
 
+// The bounds that coefficients.cpp states for them: what is capped must not fall below, and nothing may overshoot.
+TEST(Coefficients, CappedSetsStayWithinTheirRippleFromTheirLowestValueOn) {
+  for (const auto& [name, lowest] : {std::pair("capped3", 0.016), std::pair("capped4", 0.004)}) {
+    for (double start = lowest; start <= 1; start *= 1.001) {
+      double x = start;
+      for (const Coefficients::Step& s : coefficients(name).steps)
+        x = s.a * x + s.b * std::pow(x, 3) + s.c * std::pow(x, 5);
+      EXPECT_NEAR(x, 1, 0.165) << name << " " << start;
+    }
+  }
+}
+
 TEST(Coefficients, AnUnknownNameIsRefusedWithTheKnownOnes) {
   EXPECT_THAT([] { coefficients("polar"); },
               testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("jordan, quintic, polar_express")));

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -6,6 +7,7 @@
 
 #include "kernel_support.h"
 #include "kernels/cpu/newton_schulz.h"
+#include "kernels/spectral_cap.h"
 #include "muster/error.h"
 #include "support/reference_options.h"
 
@@ -48,6 +50,41 @@ TEST(Orthogonalize, AgreesWithTheReferenceForEveryShapeSetAndForm) {
   }
 }
 
+// A sketch of more columns than the matrix has lines, of as many, and of fewer.
+TEST(Orthogonalize, ACappedSetAgreesWithTheReferenceBelowAtAndAboveItsColumns) {
+  for (const int sketch : kSketchColumns) {
+    Coefficients set = coefficients("capped4");
+    set.sketch = sketch;
+    for (const int64_t n : {sketch - 1, sketch, sketch + 1, 2 * sketch + 5}) {
+      for (const MatrixShape shape : {MatrixShape{n, n}, {n, n + 37}, {2 * n, n}}) {
+        const std::vector<float> input = random_values(shape.rows * shape.columns, 11);
+        const reference::Matrix expected =
+            reference::newton_schulz({shape.rows, shape.columns, to_double(input)}, test::reference_options(set));
+        for (const Form form : {Form::kStandard, Form::kGram}) {
+          EXPECT_LT(distance(orthogonalized(set, shape, input, form), expected), kTolerance)
+              << name_of(shape) << " sketch " << sketch;
+        }
+      }
+    }
+  }
+}
+
+// The signs of a sketch belong to lines of the short side, whether those are rows or columns.
+TEST(Orthogonalize, AMatrixAndItsTransposeAgree) {
+  for (const MatrixShape shape : {MatrixShape{40, 70}, {110, 150}, {130, 400}}) {
+    const std::vector<float> input = random_values(shape.rows * shape.columns, 12);
+    reference::Matrix turned = reference::transpose({shape.rows, shape.columns, to_double(input)});
+    const std::vector<float> tall(turned.data.begin(), turned.data.end());
+    for (const std::string_view name : {"polar_express", "capped3", "capped4"}) {
+      const Coefficients set = coefficients(name);
+      const std::vector<float> expected = orthogonalized(set, shape, input, cpu::form_of(shape));
+      const std::vector<float> output = orthogonalized(set, {shape.columns, shape.rows}, tall, cpu::form_of(shape));
+      const reference::Matrix back = reference::transpose({shape.columns, shape.rows, to_double(output)});
+      EXPECT_LT(distance(expected, back), kTolerance) << name_of(shape) << " " << name;
+    }
+  }
+}
+
 TEST(Orthogonalize, TakesAnyNumberOfSteps) {
   const MatrixShape shape{33, 70};
   const std::vector<float> input = random_values(33 * 70, 4);
@@ -69,11 +106,13 @@ TEST(Orthogonalize, TheFormDependsOnTheShapeAlone) {
   EXPECT_EQ(cpu::form_of({5, 7}), Form::kStandard);
 }
 
+class OrthogonalizeBits : public testing::TestWithParam<const char*> {};
+
 // The batch, the threads, the instruction set, the workspace and the alignment change no bit.
-TEST(Orthogonalize, AMatrixGivesTheSameBitsInEveryBatch) {
+TEST_P(OrthogonalizeBits, AMatrixGivesTheSameBitsInEveryBatch) {
   for (const MatrixShape shape : {MatrixShape{1, 12}, {6, 12}, {64, 65}, {130, 400}, {400, 130}, {260, 260}}) {
     const size_t size = static_cast<size_t>(shape.rows * shape.columns);
-    cpu::NewtonSchulzOptions options{.coefficients = coefficients("polar_express_tight")};
+    cpu::NewtonSchulzOptions options{.coefficients = coefficients(GetParam())};
     std::vector<std::vector<uint16_t>> inputs;
     std::vector<std::vector<uint32_t>> expected;
     for (uint32_t m = 0; m < 7; ++m) {
@@ -112,6 +151,9 @@ TEST(Orthogonalize, AMatrixGivesTheSameBitsInEveryBatch) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Sets, OrthogonalizeBits, testing::Values("polar_express_tight", "capped3", "capped4"),
+                         [](const auto& set) { return std::string(set.param); });
+
 TEST(Orthogonalize, WritesBf16RoundedOnceAndMayWriteOverItsInput) {
   const MatrixShape shape{70, 200};
   const std::vector<uint16_t> input = to_bf16(random_values(70 * 200, 8));
@@ -134,6 +176,39 @@ TEST(Orthogonalize, ZeroStaysZero) {
       for (const Form form : {Form::kStandard, Form::kGram}) {
         const std::vector<float> zero(static_cast<size_t>(shape.rows * shape.columns));
         EXPECT_EQ(orthogonalized(coefficients(name), shape, zero, form), zero) << name_of(shape) << " " << name;
+      }
+    }
+  }
+}
+
+// One such element: no result is right, none may pass for one, and nothing may wait for a loop to converge.
+TEST(Orthogonalize, NaNAndInfinityGiveNaNEverywhere) {
+  for (const MatrixShape shape : {MatrixShape{6, 12}, {130, 140}, {300, 130}}) {
+    for (const std::string_view name : {"capped3", "capped4"}) {
+      for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+        std::vector<float> input = random_values(shape.rows * shape.columns, 13);
+        input[7] = bad;
+        const std::vector<float> output = orthogonalized(coefficients(name), shape, input, cpu::form_of(shape));
+        EXPECT_TRUE(std::ranges::all_of(output, [](float x) { return std::isnan(x); }))
+            << name_of(shape) << " " << name << " " << bad;
+      }
+    }
+  }
+}
+
+// Half of the lines zero, or all equal: the Gram matrices of the sketch are singular.
+TEST(Orthogonalize, ACappedSetTakesSingularMatrices) {
+  const MatrixShape shape{130, 200};
+  for (const int64_t kept : {1, 65}) {
+    std::vector<float> input = random_values(shape.rows * shape.columns, 14);
+    std::fill(input.begin() + kept * shape.columns, input.end(), 0.0F);
+    for (const std::string_view name : {"capped3", "capped4"}) {
+      const std::vector<float> output = orthogonalized(coefficients(name), shape, input, cpu::form_of(shape));
+      for (int64_t i = 0; i < shape.rows; ++i) {
+        double squares = 0;
+        for (int64_t j = 0; j < shape.columns; ++j) squares += std::pow(output[i * shape.columns + j], 2);
+        // The polynomials leave singular values within 0.16 of 1; lines of zeros get what rounding leaks into them.
+        EXPECT_NEAR(std::sqrt(squares), i < kept ? 1 : 0, i < kept ? 0.17 : 1e-3) << name << " " << kept << " " << i;
       }
     }
   }
@@ -168,19 +243,25 @@ TEST(Orthogonalize, TheGramNormComesNearerToOrthogonal) {
 
 // A power of two times the input is the same matrix after normalizing, to the bit.
 TEST(Orthogonalize, TheScaleOfTheInputDoesNotMatter) {
-  for (const MatrixShape shape : {MatrixShape{6, 12}, {64, 64}}) {
-    const std::vector<float> input = random_values(shape.rows * shape.columns, 6);
-    const auto set = coefficients("polar_express");
-    const std::vector<float> expected = orthogonalized(set, shape, input, cpu::form_of(shape));
-    for (const int exponent : {-100, -60, 60, 100}) {  // 1e-30 to 1e30
-      std::vector<float> scaled = input;
-      for (float& x : scaled) x = std::ldexp(x, exponent);
-      EXPECT_EQ(orthogonalized(set, shape, scaled, cpu::form_of(shape)), expected) << exponent;
+  for (const std::string_view name : {"polar_express", "capped4"}) {
+    const auto set = coefficients(name);
+    for (const MatrixShape shape : {MatrixShape{6, 12}, {64, 64}, {100, 130}}) {
+      const std::vector<float> input = random_values(shape.rows * shape.columns, 6);
+      const std::vector<float> expected = orthogonalized(set, shape, input, cpu::form_of(shape));
+      for (const int exponent : {-100, -60, 60, 100}) {  // 1e-30 to 1e30
+        std::vector<float> scaled = input;
+        for (float& x : scaled) x = std::ldexp(x, exponent);
+        EXPECT_EQ(orthogonalized(set, shape, scaled, cpu::form_of(shape)), expected) << name << " " << exponent;
+      }
     }
-  }
-  const std::vector<float> tiny(16, std::numeric_limits<float>::denorm_min());
-  for (float x : orthogonalized(coefficients("polar_express"), {4, 4}, tiny, Form::kStandard)) {
-    EXPECT_NEAR(x, 0.25, 0.05);
+    for (const MatrixShape shape : {MatrixShape{4, 4}, {100, 100}}) {
+      const double side = static_cast<double>(shape.rows);
+      const std::vector<float> tiny(static_cast<size_t>(shape.rows * shape.columns),
+                                    std::numeric_limits<float>::denorm_min());
+      for (float x : orthogonalized(set, shape, tiny, Form::kStandard)) {
+        ASSERT_NEAR(x, 1 / side, 0.2 / side) << name << " " << name_of(shape);
+      }
+    }
   }
 }
 

@@ -71,6 +71,50 @@ TEST(Products, StripsCoverTheWholeProduct) {
   }
 }
 
+TEST(Products, AddsToWhatIsThere) {
+  constexpr int64_t kRows = 100;
+  constexpr int64_t kColumns = 210;
+  constexpr int64_t kInner = 9;
+  const std::vector<float> a = random_values(kInner * kRows, 3);
+  const std::vector<float> b = random_values(kColumns * kInner, 4);
+  const std::vector<float> before = random_values(kRows * kColumns, 5);
+  std::vector<float> c = before;
+  const Operand left{a.data(), kRows, Transpose::kYes};
+  const Operand right{b.data(), kInner, Transpose::kYes};
+  const Product product{kRows, kColumns, kInner, left, right, c.data(), Into::kAdd};
+  for (int64_t t = 0; t < tasks(product, 2); ++t) run(product, 2, t);
+  for (int64_t i = 0; i < kRows; ++i) {
+    for (int64_t j = 0; j < kColumns; ++j) {
+      double expected = before[i * kColumns + j];
+      for (int64_t k = 0; k < kInner; ++k) expected += static_cast<double>(a[k * kRows + i]) * b[j * kInner + k];
+      ASSERT_NEAR(c[i * kColumns + j], expected, kTolerance) << i << " " << j;
+    }
+  }
+}
+
+TEST(Products, AGramMatrixIsSummedInDouble) {
+  for (const int64_t n : {1, 31, 32, 33, 96, 130}) {
+    for (const int64_t inner : {1, 255, 256, 257, 700}) {
+      const std::vector<float> x = random_values(n * inner, 9);
+      for (const Transpose transpose : {Transpose::kNo, Transpose::kYes}) {
+        const bool turned = transpose == Transpose::kYes;
+        std::vector<double> c(static_cast<size_t>(n * n), std::nan(""));
+        const DoubleGram gram{n, inner, {x.data(), turned ? n : inner, transpose}, c.data()};
+        for (int64_t t = 0; t < tasks(gram); ++t) run(gram, t);
+        const auto at = [&](int64_t i, int64_t k) -> double { return turned ? x[k * n + i] : x[i * inner + k]; };
+        for (int64_t i = 0; i < n; i += 1 + n / 20) {
+          for (int64_t j = i; j < n; ++j) {
+            double expected = 0;
+            for (int64_t k = 0; k < inner; ++k) expected += at(i, k) * at(j, k);
+            // 700 terms of about 1, rounded to 1e-16 each
+            ASSERT_NEAR(c[i * n + j], expected, 1e-11) << n << "x" << inner << " " << i << " " << j;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Layouts would give different weights if this failed: how a product is cut depends on the batch and the strips. The
 // inner sizes are below, at and above what BLIS sums at once.
 TEST(Products, HowAProductIsCutDoesNotChangeItsBits) {
@@ -100,11 +144,26 @@ TEST(Products, HowAProductIsCutDoesNotChangeItsBits) {
         for (int64_t t = 0; t < tasks(p, strips); ++t) run(p, strips, t);
         return c;
       };
+      const auto added = [&](int strips, Transpose transpose) {
+        const bool turned = transpose == Transpose::kYes;
+        std::vector<float> c = random_values(shape.rows * shape.columns, 8);
+        Product p{shape.rows, shape.columns, inner};
+        p.a = {a.data(), turned ? shape.rows : inner, transpose};
+        p.b = {b.data(), turned ? inner : shape.columns, transpose};
+        p.c = c.data();
+        p.into = Into::kAdd;
+        for (int64_t t = 0; t < tasks(p, strips); ++t) run(p, strips, t);
+        return c;
+      };
       const std::vector<float> whole = product(1);
+      const std::vector<float> sum = added(1, Transpose::kNo);
+      const std::vector<float> turned_sum = added(1, Transpose::kYes);
       const std::vector<float> wide = symmetric(1, Transpose::kNo);
       const std::vector<float> tall = symmetric(1, Transpose::kYes);
       for (const int strips : {2, 3, 5, 8, 64}) {
         ASSERT_EQ(product(strips), whole) << shape.rows << "x" << shape.columns << "x" << inner << " " << strips;
+        ASSERT_EQ(added(strips, Transpose::kNo), sum) << shape.rows << "x" << inner << " " << strips;
+        ASSERT_EQ(added(strips, Transpose::kYes), turned_sum) << shape.rows << "x" << inner << " " << strips;
         ASSERT_EQ(symmetric(strips, Transpose::kNo), wide) << shape.rows << "x" << inner << " " << strips;
         ASSERT_EQ(symmetric(strips, Transpose::kYes), tall) << shape.rows << "x" << inner << " " << strips;
       }

@@ -8,8 +8,8 @@ Training random_training(uint64_t seed, const RandomCase& c) {
   t.options.plan = c.options;
   t.options.groups.resize(2);
   t.options.groups[1].every = 1 + static_cast<int64_t>(seed % 3);
-  constexpr const char* kSets[] = {"jordan", "aol4", "polar_express_tight"};
-  t.options.groups[1].coefficients = coefficients(kSets[seed / 2 % 3]);
+  constexpr const char* kSets[] = {"jordan", "aol4", "polar_express_tight", "capped4"};
+  t.options.groups[1].coefficients = coefficients(kSets[seed / 2 % 4]);
   t.options.groups[1].momentum_form = seed % 4 == 0 ? MomentumForm::kSum : MomentumForm::kEma;
   t.options.momentum = seed % 5 == 0 ? Dtype::kBf16 : Dtype::kF32;
   t.options.threads = seed % 11 == 0 ? 2 : 1;

@@ -156,7 +156,8 @@ class HostDevice final : public Kernels, public AsyncDevice {
     key_.insert(key_.end(), numbers.begin(), numbers.end());
   }
   int64_t call_pattern(const Coefficients& coefficients) const override {
-    return std::ssize(coefficients.steps) << 2 | static_cast<int64_t>(coefficients.rescale);
+    const auto sketch = static_cast<int64_t>(coefficients.sketch);
+    return std::ssize(coefficients.steps) << 10 | sketch << 2 | static_cast<int64_t>(coefficients.rescale);
   }
 
   // There is one queue: exchanges take their turn between kernels.
