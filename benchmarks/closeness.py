@@ -53,7 +53,7 @@ class Input:
 
 
 class Maker:
-    """Makes inputs from singular values, on the device, the same for the same name."""
+    """Makes inputs from singular values, on the device: the same for the same name."""
 
     def __init__(self, device: str, shrink: int) -> None:
         self.device, self.shrink = device, shrink
@@ -63,8 +63,8 @@ class Maker:
         return max(1, n // self.shrink)
 
     def _random(self, name: str, *shape: int) -> Tensor:
-        draw = torch.Generator().manual_seed(crc32(name.encode()))
-        return torch.randn(*shape, generator=draw, dtype=torch.float64).to(self.device)
+        draw = torch.Generator(self.device).manual_seed(crc32(name.encode()))
+        return torch.randn(*shape, generator=draw, dtype=torch.float64, device=self.device)
 
     def _orthogonal(self, name: str, rows: int, columns: int) -> Tensor:
         q, r = torch.linalg.qr(self._random(name, rows, columns))

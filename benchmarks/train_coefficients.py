@@ -15,6 +15,7 @@ first, so that a cut-off leaves a fair comparison. After each run, training.json
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import itertools
 import json
@@ -313,6 +314,8 @@ class Trainer:
         self._synchronize()
         ms = 1e3 * (time.monotonic() - started[1]) / max(1, steps - started[0])
         loss = self._test(self.tests)
+        del optimizers, schedules, plain
+        gc.collect()  # frees the graph and the state before the next run
         return Result(run, loss if math.isfinite(loss) else math.inf, curve, time.monotonic() - begin, ms)
 
     def _synchronize(self) -> None:
