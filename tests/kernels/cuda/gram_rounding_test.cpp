@@ -106,7 +106,8 @@ Matrix with_values(int64_t rows, const std::function<double(int64_t)>& value, st
   return x;
 }
 
-// The largest singular value of anything.
+// The largest singular value of anything. Sets that cap the largest singular values first go without that: it is
+// harder.
 double worst(const Coefficients& set, const Anew& anew) {
   double most = 0;
   for (const int64_t rows : {4, 8, 16, 32}) {
@@ -133,7 +134,7 @@ TEST(GramRounding, LeavesSingularValuesBoundedForEverySetThatTakesTheForm) {
   for (const std::string_view name : coefficient_names()) {
     const Coefficients set = coefficients(name);
     if (form_of({96, 384}, set) != Form::kGram) continue;
-    EXPECT_LT(worst(set, restarts), 1.5) << name;
+    EXPECT_LT(worst(set, [&](size_t step) { return restarts(set, step); }), 1.5) << name;
   }
 }
 
@@ -142,7 +143,7 @@ TEST(GramRounding, DoesSoInAnyNumberOfSteps) {
   for (int more = 0; more < 4; ++more) {
     set.steps.push_back(set.steps.back());
     ASSERT_EQ(form_of({96, 384}, set), Form::kGram);
-    EXPECT_LT(worst(set, restarts), 1.5) << set.steps.size();
+    EXPECT_LT(worst(set, [&](size_t step) { return restarts(set, step); }), 1.5) << set.steps.size();
   }
 }
 

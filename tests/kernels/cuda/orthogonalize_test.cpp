@@ -119,7 +119,7 @@ class SpectraAs : public Orthogonalize, public testing::WithParamInterface<Matri
 TEST_P(SpectraAs, LeaveSingularValuesBounded) {
   const MatrixShape shape = GetParam();
   for (const std::string_view name :
-       {"jordan", "quintic", "polar_express", "polar_express_safe", "polar_express_tight"}) {
+       {"jordan", "quintic", "polar_express", "polar_express_safe", "polar_express_tight", "capped3", "capped4"}) {
     for (const double smallest : {1.0, 1e-3, 1e-6, 1e-9}) {
       for (const int64_t rank : {int64_t{2}, int64_t{10}, shape.rows / 2, shape.rows}) {
         SCOPED_TRACE(std::string(name) + " down to " + std::to_string(smallest) + ", rank " + std::to_string(rank));
@@ -137,7 +137,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SpectraAs,
 TEST(Forms, GramIsForLongMatricesAndCoefficientsThatTolerateRounding) {
   EXPECT_EQ(form_of({768, 768}, coefficients("jordan")), Form::kStandard);
   for (const MatrixShape shape : {MatrixShape{768, 3072}, {3072, 768}}) {
-    for (const char* name : {"jordan", "quintic", "polar_express", "polar_express_safe", "polar_express_tight"}) {
+    for (const char* name :
+         {"jordan", "quintic", "polar_express", "polar_express_safe", "polar_express_tight", "capped3", "capped4"}) {
       EXPECT_EQ(form_of(shape, coefficients(name)), Form::kGram) << name;
     }
     for (const char* name : {"cans", "aol4"}) {
@@ -152,7 +153,7 @@ TEST_P(OrthogonalizeAs, GivesAMatrixTheSameBitsInAnyBatchAndPlace) {
   const MatrixShape shape = GetParam();
   // More tiles than the device has room for at once, in GEMMs of X; of the smallest shape in all of them.
   const unsigned batch = shape.rows == 64 ? 150 : 70;
-  for (const std::string_view name : {"polar_express_tight", "aol4"}) {
+  for (const std::string_view name : {"polar_express_tight", "aol4", "capped3", "capped4"}) {
     for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
       SCOPED_TRACE(name);
       std::vector<Values> inputs;
@@ -176,18 +177,24 @@ INSTANTIATE_TEST_SUITE_P(Shapes, OrthogonalizeAs,
 TEST_F(Orthogonalize, GivesALargeMatrixTheSameBitsInAnyPlace) {
   const MatrixShape shape{2112, 2056};
   const std::vector<Values> inputs{random_matrix(shape, 1), random_matrix(shape, 2)};
-  OrthogonalizeOptions options = with("polar_express_safe", Dtype::kBf16);
-  options.coefficients = one_iteration();
-  const auto together = orthogonalized(options, shape, inputs);
-  EXPECT_EQ(orthogonalized(options, shape, inputs, Place::kOdd), together);
-  EXPECT_EQ(orthogonalized(options, shape, {inputs[1]})[0], together[1]);
+  OrthogonalizeOptions options = with("capped3", Dtype::kBf16);
+  for (const int sketch : {0, 96}) {
+    options.coefficients = one_iteration();
+    options.coefficients.rescale = Coefficients::Rescale::kGram;
+    options.coefficients.sketch = sketch;
+    const auto together = orthogonalized(options, shape, inputs);
+    EXPECT_EQ(orthogonalized(options, shape, inputs, Place::kOdd), together);
+    EXPECT_EQ(orthogonalized(options, shape, {inputs[1]})[0], together[1]);
+  }
 }
 
 TEST_F(Orthogonalize, LeavesZeroAlone) {
-  for (const MatrixShape shape : {MatrixShape{64, 64}, {32, 128}, {7, 9}}) {
+  for (const MatrixShape shape : {MatrixShape{64, 64}, {32, 128}, {7, 9}, {128, 128}, {128, 512}}) {
     for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
       const Values zero(static_cast<size_t>(shape.rows * shape.columns));
-      EXPECT_EQ(orthogonalized(with("polar_express_tight", wire), shape, {zero})[0], zero);
+      for (const char* set : {"polar_express_tight", "capped3", "capped4"}) {
+        EXPECT_EQ(orthogonalized(with(set, wire), shape, {zero})[0], zero) << set;
+      }
     }
   }
 }
@@ -196,33 +203,38 @@ TEST_F(Orthogonalize, LeavesZeroAlone) {
 TEST_F(Orthogonalize, PassesAnInfinityOn) {
   for (const auto gemms : {Orthogonalizer::Gemms::kBest, Orthogonalizer::Gemms::kCublas}) {
     if (gemms == Orthogonalizer::Gemms::kCublas && !Cublas::available()) continue;
-    for (const MatrixShape shape : {MatrixShape{64, 64}, {32, 128}}) {
+    for (const MatrixShape shape : {MatrixShape{64, 64}, {32, 128}, {128, 128}, {512, 128}}) {
       Values input = random_matrix(shape, 3);
-      input[7] = std::numeric_limits<float>::infinity();
-      const Values result =
-          orthogonalized(with("polar_express_tight", Dtype::kBf16), shape, {input}, Place::kEven, gemms)[0];
-      for (const float value : result) ASSERT_TRUE(std::isnan(value)) << shape.rows;
+      for (const char* set : {"polar_express_tight", "capped3", "capped4"}) {
+        for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+          input[7] = bad;
+          const Values result = orthogonalized(with(set, Dtype::kBf16), shape, {input}, Place::kEven, gemms)[0];
+          for (const float value : result) ASSERT_TRUE(std::isnan(value)) << set << " " << shape.rows;
+        }
+      }
     }
   }
 }
 
 TEST_F(Orthogonalize, DoesNotMindTheScale) {
-  for (const MatrixShape shape : {MatrixShape{64, 64}, {32, 128}, {33, 47}}) {
+  for (const MatrixShape shape : {MatrixShape{64, 64}, {32, 128}, {33, 47}, {136, 128}, {512, 128}}) {
     for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
-      const Values input = random_matrix(shape, 3);
-      const Values usual = orthogonalized(with("polar_express_tight", wire), shape, {input})[0];
-      for (const int exponent : {-90, -40, -20, 20, 40, 90}) {
-        Values scaled = input;
-        for (float& value : scaled) value = std::ldexp(value, exponent);
-        EXPECT_EQ(orthogonalized(with("polar_express_tight", wire), shape, {scaled})[0], usual) << exponent;
+      for (const char* set : {"polar_express_tight", "capped3", "capped4"}) {
+        const Values input = random_matrix(shape, 3);
+        const Values usual = orthogonalized(with(set, wire), shape, {input})[0];
+        for (const int exponent : {-90, -40, -20, 20, 40, 90}) {
+          Values scaled = input;
+          for (float& value : scaled) value = std::ldexp(value, exponent);
+          EXPECT_EQ(orthogonalized(with(set, wire), shape, {scaled})[0], usual) << set << " " << exponent;
+        }
       }
     }
   }
 }
 
 TEST_F(Orthogonalize, MakesDoWithTheLeastWorkspace) {
-  const MatrixShape shape{96, 384};
-  const OrthogonalizeOptions options = with("polar_express_tight", Dtype::kBf16);
+  const MatrixShape shape{128, 384};
+  const OrthogonalizeOptions options = with("capped3", Dtype::kBf16);
   std::vector<Values> inputs;
   for (unsigned seed = 0; seed < 5; ++seed) inputs.push_back(random_matrix(shape, seed));
   LaunchQueue queue(nullptr);
@@ -242,9 +254,16 @@ TEST_F(Orthogonalize, MakesDoWithTheLeastWorkspace) {
 
 TEST_F(Orthogonalize, IsWhatCublasMakesOfItButForRounding) {
   if (!Cublas::available()) GTEST_SKIP() << "no cuBLAS";
-  for (const MatrixShape shape : {MatrixShape{256, 256}, {70, 130}, {96, 384}, {384, 96}}) {
-    SCOPED_TRACE(std::to_string(shape.rows) + "x" + std::to_string(shape.columns));
-    const OrthogonalizeOptions options = with("polar_express_tight", Dtype::kBf16);
+  for (const auto& [shape, set] : {std::pair<MatrixShape, const char*>{{256, 256}, "polar_express_tight"},
+                                   {{70, 130}, "polar_express_tight"},
+                                   {{96, 384}, "polar_express_tight"},
+                                   {{384, 96}, "polar_express_tight"},
+                                   {{256, 256}, "capped3"},
+                                   {{70, 130}, "capped4"},
+                                   {{128, 384}, "capped4"},
+                                   {{384, 128}, "capped3"}}) {
+    SCOPED_TRACE(std::string(set) + " " + std::to_string(shape.rows) + "x" + std::to_string(shape.columns));
+    const OrthogonalizeOptions options = with(set, Dtype::kBf16);
     const std::vector<Values> inputs{random_matrix(shape, 1), random_matrix(shape, 2)};
     const auto ours = orthogonalized(options, shape, inputs);
     const auto theirs = orthogonalized(options, shape, inputs, Place::kEven, Orthogonalizer::Gemms::kCublas);

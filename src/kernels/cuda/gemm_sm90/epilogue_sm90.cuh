@@ -1,6 +1,6 @@
 // The epilogue of a consumer warpgroup: scales a tile's sums, adds C, rounds them, and stores D by TMA. Of a symmetric
-// D, tiles below the diagonal are stored a second time as their mirror images. It can also write D + beta I, or sums of
-// squares of D's rows.
+// D, tiles below the diagonal are stored a second time as their mirror images. It can also write D + beta I, what
+// rounding D lost, or sums of squares of D's rows.
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/matrix_fragments_sm90.cuh"
@@ -13,13 +13,15 @@ namespace muster::kernels::cuda::sm90 {
 struct Subtile {
   int row;  // of its first element
   int column;
-  uint32_t staged;    // shared address of two swizzled boxes of 64 x 64
-  uint32_t mirrored;  // shared address of the same, transposed
+  uint32_t staged;     // shared address of two swizzled boxes of 64 x 64
+  uint32_t mirrored;   // shared address of the same, transposed
+  uint32_t remainder;  // shared address of what rounding lost
 
   // Where eight elements, `chunk` of row `r`, are staged.
   __device__ __forceinline__ uint32_t staged_at(int r, int chunk) const {
     return staged + chunk / 8 * kBoxBytes + r * 128 + (chunk % 8 ^ (r & 7)) * 16;
   }
+  __device__ __forceinline__ Subtile of_remainder() const { return {row, column, remainder, mirrored, remainder}; }
 };
 
 // A warp's rows of C for one subtile.
@@ -70,7 +72,8 @@ class Epilogue {
       store_subtile({.row = row,
                      .column = column,
                      .staged = consumer_.buffer + (kTwoBuffers && !kSymmetric ? half * kSubtileBytes : 0),
-                     .mirrored = consumer_.buffer + (kTwoBuffers ? kSubtileBytes : 0)},
+                     .mirrored = consumer_.buffer + (kTwoBuffers ? kSubtileBytes : 0),
+                     .remainder = consumer_.buffer + kSubtileBytes},
                     sums[half], c_rows, half);
     }
   }
@@ -80,7 +83,10 @@ class Epilogue {
   static constexpr bool kSymmetric = kVariant.symmetric;
   static constexpr bool kPlusIdentity = kVariant.second == SecondOutput::kPlusIdentity;
   static constexpr bool kRowSquares = kVariant.second == SecondOutput::kRowSquares;
-  static constexpr bool kTwoBuffers = Config::kEpilogueBuffers == 2 && !kPlusIdentity;
+  static constexpr bool kRemainder = kVariant.second == SecondOutput::kRemainder;
+  static_assert(!kRemainder || (Config::kEpilogueBuffers == 2 && !kSymmetric),
+                "D and the remainder take a buffer each");
+  static constexpr bool kTwoBuffers = Config::kEpilogueBuffers == 2 && !kPlusIdentity && !kRemainder;
 
   __device__ __forceinline__ int row_of(int half) const {
     return tile_.row + consumer_.block * Config::kRows + (Config::kCooperative ? consumer_.warpgroup : half) * 64;
@@ -110,7 +116,8 @@ class Epilogue {
     }
     if (consumer_.lane == 0) {
       store_rows(maps_.d.rows, subtile, diagonal);
-      if (kPlusIdentity && diagonal.outside) store_rows(maps_.d_plus_identity.rows, subtile, diagonal);
+      if (kPlusIdentity && diagonal.outside) store_rows(maps_.second.rows, subtile, diagonal);
+      if (kRemainder) store_rows(maps_.second.rows, subtile.of_remainder(), diagonal);
       tma_store_commit();
     }
     if (kPlusIdentity && !diagonal.outside) store_plus_identity(subtile, diagonal);
@@ -146,7 +153,8 @@ class Epilogue {
     __syncwarp();
   }
 
-  // Replaces sums by alpha sums + beta C and stages them, rounded: two chunks of 8 columns at a time.
+  // Replaces sums by alpha sums + beta C and stages them, rounded: two chunks of 8 columns at a time. With kRemainder,
+  // replaces them by what rounding lost, and stages that as well.
   __device__ __forceinline__ void scale(const Subtile& subtile, float (&sums)[64]) const {
     const auto [alpha, beta] = scalars_;
     float squares[2] = {0, 0};
@@ -169,6 +177,15 @@ class Epilogue {
       }
       const Fragments rounded = pack_fragments<T>(v);
       stmatrix_x4(at, rounded);
+      if constexpr (kRemainder) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 pair = unpack<T>(rounded.v[i]);
+          v[2 * i] -= pair.x;
+          v[2 * i + 1] -= pair.y;
+        }
+        stmatrix_x4(at - subtile.staged + subtile.remainder, pack_fragments<T>(v));
+      }
       if constexpr (kRowSquares) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // a lane has pairs of two rows, 8 apart, and of chunks chunk and chunk + 1
@@ -241,7 +258,7 @@ class Epilogue {
     fence_for_tma();
     __syncwarp();
     if (consumer_.lane == 0) {
-      store_rows(maps_.d_plus_identity.rows, subtile, diagonal);
+      store_rows(maps_.second.rows, subtile, diagonal);
       tma_store_commit();
     }
   }
@@ -263,7 +280,7 @@ class Epilogue {
     sync_warpgroup();
     if (consumer_.elected) {
       store_image(maps_.d.image, subtile, diagonal);
-      if (kPlusIdentity) store_image(maps_.d_plus_identity.image, subtile, diagonal);
+      if (kPlusIdentity) store_image(maps_.second.image, subtile, diagonal);
     }
   }
   __device__ __forceinline__ void store_image(const CUtensorMap& map, const Subtile& subtile,

@@ -33,6 +33,7 @@ struct Scalars {
 // D = alpha A B + beta C.
 struct Gemm {
   Half type = Half::kBf16;
+  // An operand of stride 0 is one matrix, which the whole batch shares.
   Matrices a;  // rows x inner, or inner x rows if transposed
   Matrices b;  // inner x columns, or columns x inner if transposed
   Matrices c;  // without data, nothing is added
@@ -50,13 +51,17 @@ struct Gemm {
   // If not null, receives sums of squares of D's rows, as rounded, per 128 columns: matrix m, columns 128 t to
   // 128 t + 127 and row i at (m * ceil(columns / 128) + t) * rows + i. Needs a general D.
   float* row_squares = nullptr;
+  // If it has data, receives what rounding D lost: alpha A B - D, rounded to the half type. The sum of both has about
+  // twice D's mantissa. Needs a general D, an A that is not transposed, and no C. Meant for a D of few rows.
+  Matrices d_remainder{};
 };
 
 // True if the device is sm_90 and this build was compiled for sm_90a.
 bool gemm_available(int device);
 
-// Enqueues a GEMM, by our kernel or by `cublas` if it is given. cuBLAS writes D alone. Throws InvalidArgument for
-// operands that do not fit and for variants without a kernel, and DeviceError.
+// Enqueues a GEMM, by our kernel or by `cublas` if it is given. cuBLAS writes D alone; where a remainder is asked for
+// as well, a kernel for all GPUs (newton_schulz/gemm_with_remainder.h) replaces it. Throws InvalidArgument for operands
+// that do not fit and for variants without a kernel, and DeviceError.
 void multiply(const Gemm& gemm, LaunchQueue& queue, Cublas* cublas = nullptr);
 
 // Floating-point operations that our kernel executes, padding of tiles included.

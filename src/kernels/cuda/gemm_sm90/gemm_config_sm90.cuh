@@ -26,7 +26,7 @@ constexpr int kSubtileBytes = 2 * kBoxBytes;
 enum class Schedule : uint8_t { kPingPong, kCooperative };
 
 // What the epilogue writes besides D.
-enum class SecondOutput : uint8_t { kNone, kPlusIdentity, kRowSquares };
+enum class SecondOutput : uint8_t { kNone, kPlusIdentity, kRowSquares, kRemainder };
 
 // One instantiation of the kernel, the element type aside.
 struct GemmVariant {
@@ -40,12 +40,13 @@ struct GemmVariant {
   bool operator==(const GemmVariant&) const = default;
 };
 
-// The kernels that are compiled: what Newton-Schulz asks for, with both schedules.
+// The kernels that are compiled: what Newton-Schulz asks for, with both schedules; and what sketches ask for, which
+// have few rows, with the one for small D.
 constexpr std::array kGemmVariants = [] {
   constexpr Major kMN = Major::kMN;
   constexpr SecondOutput kPlusIdentity = SecondOutput::kPlusIdentity;
   constexpr SecondOutput kRowSquares = SecondOutput::kRowSquares;
-  constexpr std::array kPingPong{
+  constexpr std::array kBoth{
       GemmVariant{.symmetric = true},
       GemmVariant{.symmetric = true, .a = kMN, .b = kMN},
       GemmVariant{.symmetric = true, .adds_c = true},
@@ -59,11 +60,16 @@ constexpr std::array kGemmVariants = [] {
       GemmVariant{.b = kMN, .adds_c = true},
       GemmVariant{.b = kMN, .adds_c = true, .second = kRowSquares},
   };
-  std::array<GemmVariant, 2 * kPingPong.size()> all{};
-  for (size_t i = 0; i < kPingPong.size(); ++i) {
-    all[i] = all[i + kPingPong.size()] = kPingPong[i];
-    all[i + kPingPong.size()].schedule = Schedule::kCooperative;
+  constexpr std::array kPingPongOnly{
+      GemmVariant{.second = SecondOutput::kRemainder},
+      GemmVariant{.b = kMN, .second = SecondOutput::kRemainder},
+  };
+  std::array<GemmVariant, 2 * kBoth.size() + kPingPongOnly.size()> all{};
+  for (size_t i = 0; i < kBoth.size(); ++i) {
+    all[i] = all[i + kBoth.size()] = kBoth[i];
+    all[i + kBoth.size()].schedule = Schedule::kCooperative;
   }
+  for (size_t i = 0; i < kPingPongOnly.size(); ++i) all[i + 2 * kBoth.size()] = kPingPongOnly[i];
   return all;
 }();
 
@@ -95,7 +101,7 @@ struct GemmTensorMaps {
   CUtensorMap a;
   CUtensorMap b;
   StoreMaps d;
-  StoreMaps d_plus_identity;
+  StoreMaps second;  // D + beta I, or the remainder
 };
 
 struct GemmArguments {
@@ -103,7 +109,9 @@ struct GemmArguments {
   int rows;  // of D
   int columns;
   int batch;
-  bool b_is_a;  // A and B are the same matrices
+  bool b_is_a;       // A and B are the same matrices
+  bool a_is_shared;  // by the whole batch
+  bool b_is_shared;
   TileGrid grid;
   int64_t c_pitch;
   int64_t c_stride;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/gemm_sm90/gemm.h"
 #include "kernels/cuda/gemm_sm90/gemm_kernel_sm90.cuh"
 #include "kernels/cuda/newton_schulz/cuda_cublas.h"
+#include "kernels/cuda/newton_schulz/gemm_with_remainder.h"
 #include "kernels/cuda/runtime/cuda_check.h"
 
 namespace muster::kernels::cuda {
@@ -31,13 +32,17 @@ EncodeTiled encode_tiled() {
   return function;
 }
 
-// A tensor map for boxes of `box_rows` rows of 64 elements. Outside a matrix, TMA loads zeros and stores nothing.
+bool is_shared(const Matrices& m) { return m.stride == 0; }
+
+// A tensor map for boxes of `box_rows` rows of 64 elements. Outside a matrix, TMA loads zeros and stores nothing. A
+// shared matrix is encoded as a batch of one, because a dimension's stride must not be 0.
 CUtensorMap tensor_map(const Matrices& m, const Gemm& gemm, uint32_t box_rows) {
   CUtensorMap map;
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows),
-                               static_cast<cuuint64_t>(gemm.batch)};
+                               static_cast<cuuint64_t>(is_shared(m) ? 1 : gemm.batch)};
+  const int64_t stride = is_shared(m) ? m.rows * m.pitch : m.stride;
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(m.pitch * kElementBytes),
-                                 static_cast<cuuint64_t>(m.stride * kElementBytes)};
+                                 static_cast<cuuint64_t>(stride * kElementBytes)};
   const cuuint32_t box[3] = {64, box_rows, 1};
   const cuuint32_t steps[3] = {1, 1, 1};
   const auto dtype = gemm.type == Half::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -64,8 +69,10 @@ int multiprocessors() {
 }
 
 // Measured (docs/kernels.md): large tiles win where power limits the device, small ones where there are too few tiles.
-// The threshold of symmetric GEMMs without C was measured on GEMMs alone, not on whole steps.
+// The threshold of symmetric GEMMs without C was measured on GEMMs alone, not on whole steps. Remainders need a second
+// epilogue buffer, which ping-pong alone has.
 Schedule schedule_of(const Gemm& gemm) {
+  if (gemm.d_remainder.data != nullptr) return Schedule::kPingPong;
   const bool gram = gemm.symmetric && gemm.c.data == nullptr;
   const bool large = std::min(gemm.d.rows, gemm.d.columns) >= (gram ? 4096 : 2048);
   return large ? Schedule::kCooperative : Schedule::kPingPong;
@@ -88,17 +95,21 @@ void launch(const Gemm& gemm, cudaStream_t stream) {
   using Config = BlockConfig<kVariant.schedule>;
   auto* const kernel = gemm_kernel<T, kIndex>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes), "gemm");
-  const bool plus_identity = kVariant.second == SecondOutput::kPlusIdentity;
+  const Matrices& second = kVariant.second == SecondOutput::kPlusIdentity ? gemm.d_and_identity
+                           : kVariant.second == SecondOutput::kRemainder  ? gemm.d_remainder
+                                                                          : gemm.d;
   const GemmTensorMaps maps{.a = tensor_map(gemm.a, gemm, kVariant.a == Major::kMN ? 64 : Config::kRows),
                             .b = tensor_map(gemm.b, gemm, kVariant.b == Major::kMN ? 64 : kSubtileColumns),
                             .d = store_maps(gemm.d, gemm),
-                            .d_plus_identity = store_maps(plus_identity ? gemm.d_and_identity : gemm.d, gemm)};
+                            .second = store_maps(second, gemm)};
   const GemmArguments arguments{
       .inner = static_cast<int>(inner_of(gemm)),
       .rows = static_cast<int>(gemm.d.rows),
       .columns = static_cast<int>(gemm.d.columns),
       .batch = static_cast<int>(gemm.batch),
       .b_is_a = gemm.a.data == gemm.b.data && gemm.a.pitch == gemm.b.pitch && gemm.a.stride == gemm.b.stride,
+      .a_is_shared = is_shared(gemm.a),
+      .b_is_shared = is_shared(gemm.b),
       .grid = tile_grid_of(gemm),
       .c_pitch = gemm.c.pitch,
       .c_stride = gemm.c.stride,
@@ -131,24 +142,32 @@ GemmVariant variant_of(const Gemm& gemm) {
           .adds_c = gemm.c.data != nullptr,
           .second = gemm.d_and_identity.data != nullptr ? SecondOutput::kPlusIdentity
                     : gemm.row_squares != nullptr       ? SecondOutput::kRowSquares
+                    : gemm.d_remainder.data != nullptr  ? SecondOutput::kRemainder
                                                         : SecondOutput::kNone};
 }
 
-template <typename T, size_t... kIndices>
-bool launch_variant(const Gemm& gemm, cudaStream_t stream, std::index_sequence<kIndices...>) {
-  const GemmVariant variant = variant_of(gemm);
-  return ((variant == kGemmVariants[kIndices] && (launch<T, kIndices>(gemm, stream), true)) || ...);
-}
-
-template <typename T>
-void launch(const Gemm& gemm, cudaStream_t stream) {
-  const bool two_more = gemm.d_and_identity.data != nullptr && gemm.row_squares != nullptr;
-  if (!two_more && launch_variant<T>(gemm, stream, std::make_index_sequence<kGemmVariants.size()>())) return;
+// Throws if no kernel is compiled for what is asked for.
+void require_variant(const Gemm& gemm) {
+  const int seconds = (gemm.d_and_identity.data != nullptr ? 1 : 0) + (gemm.row_squares != nullptr ? 1 : 0) +
+                      (gemm.d_remainder.data != nullptr ? 1 : 0);
+  if (seconds <= 1 && std::ranges::find(kGemmVariants, variant_of(gemm)) != kGemmVariants.end()) return;
   throw InvalidArgument(std::string("gemm: no kernel for a ") + (gemm.symmetric ? "symmetric" : "general") +
                         " D = " + (gemm.a_transposed ? "A^T " : "A ") + (gemm.b_transposed ? "B^T" : "B") +
                         (gemm.c.data != nullptr ? " + C" : "") +
                         (gemm.d_and_identity.data != nullptr ? " with D + I" : "") +
-                        (gemm.row_squares != nullptr ? " with row squares" : ""));
+                        (gemm.row_squares != nullptr ? " with row squares" : "") +
+                        (gemm.d_remainder.data != nullptr ? " with a remainder" : ""));
+}
+
+template <typename T, size_t... kIndices>
+void launch_variant(const Gemm& gemm, cudaStream_t stream, std::index_sequence<kIndices...>) {
+  const GemmVariant variant = variant_of(gemm);
+  ((variant == kGemmVariants[kIndices] ? launch<T, kIndices>(gemm, stream) : void()), ...);
+}
+
+template <typename T>
+void launch(const Gemm& gemm, cudaStream_t stream) {
+  launch_variant<T>(gemm, stream, std::make_index_sequence<kGemmVariants.size()>());
 }
 
 // Copies what is below the diagonal to above it. `d` has 16-bit elements of any type.
@@ -185,18 +204,25 @@ void multiply(const Gemm& gemm, LaunchQueue& queue, Cublas* cublas) {
                           std::to_string(rows) + "x" + std::to_string(columns) + " on 16 bytes");
   };
   const int64_t inner = inner_of(gemm);
+  const bool remainder = gemm.d_remainder.data != nullptr;
   require("A", gemm.a, gemm.a_transposed ? inner : gemm.d.rows, gemm.a_transposed ? gemm.d.rows : inner);
   require("B", gemm.b, gemm.b_transposed ? gemm.d.columns : inner, gemm.b_transposed ? inner : gemm.d.columns);
   require("D", gemm.d, gemm.d.rows, gemm.symmetric ? gemm.d.rows : gemm.d.columns);
   if (gemm.c.data != nullptr) require("C", gemm.c, gemm.d.rows, gemm.d.columns);
   if (gemm.d_and_identity.data != nullptr) require("D + I", gemm.d_and_identity, gemm.d.rows, gemm.d.columns);
+  if (remainder) require("the remainder", gemm.d_remainder, gemm.d.rows, gemm.d.columns);
+  for (const Matrices* m : {&gemm.d, &gemm.d_and_identity, &gemm.d_remainder}) {
+    if (m->data == nullptr || !is_shared(*m) || gemm.batch == 1) continue;
+    throw InvalidArgument("gemm: an output of stride 0 for a batch of " + std::to_string(gemm.batch));
+  }
   const bool extra = gemm.d_and_identity.data != nullptr || gemm.row_squares != nullptr;
   if (cublas != nullptr && extra) throw InvalidArgument("gemm: cuBLAS writes D alone");
+  if (cublas == nullptr || remainder) require_variant(gemm);
   const int64_t kind = static_cast<int64_t>(gemm.type) | (gemm.a_transposed ? 2 : 0) | (gemm.b_transposed ? 4 : 0) |
                        (gemm.symmetric ? 8 : 0) | (cublas != nullptr ? 16 : 0);
-  std::array<int64_t, 25> places{};
+  std::array<int64_t, 30> places{};
   auto* place = places.begin();
-  for (const Matrices* m : {&gemm.a, &gemm.b, &gemm.c, &gemm.d, &gemm.d_and_identity}) {
+  for (const Matrices* m : {&gemm.a, &gemm.b, &gemm.c, &gemm.d, &gemm.d_and_identity, &gemm.d_remainder}) {
     for (const int64_t n : {reinterpret_cast<int64_t>(m->data), m->rows, m->columns, m->pitch, m->stride}) *place++ = n;
   }
   queue.add_to_key(places);
@@ -204,6 +230,7 @@ void multiply(const Gemm& gemm, LaunchQueue& queue, Cublas* cublas) {
                {kind, gemm.batch, reinterpret_cast<int64_t>(gemm.scalars), gemm.scalars_stride,
                 reinterpret_cast<int64_t>(gemm.identity), reinterpret_cast<int64_t>(gemm.row_squares)},
                [&](cudaStream_t stream) {
+                 if (cublas != nullptr && remainder) return multiply_with_remainder(gemm, stream);
                  if (cublas != nullptr) {
                    cublas->multiply(gemm, stream);
                    if (gemm.symmetric) mirror(gemm, stream);

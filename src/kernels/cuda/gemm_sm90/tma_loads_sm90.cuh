@@ -28,6 +28,8 @@ __device__ __forceinline__ void load_tiles(const GemmTensorMaps& maps, const Gem
     const Tile tile = next;
     const int row = tile.row + grid.block * Config::kRows;
     const int column = tile.column + grid.block * kSubtileColumns;
+    const int a_matrix = arguments.a_is_shared ? 0 : tile.matrix;
+    const int b_matrix = arguments.b_is_shared ? 0 : tile.matrix;
     const bool skips_a = a_is_in_b<kVariant>(tile, arguments);
     for (int s = 0; s < grid.steps; ++s) {
       mbarrier_wait(shared.empty(state.stage), state.parity);
@@ -35,10 +37,10 @@ __device__ __forceinline__ void load_tiles(const GemmTensorMaps& maps, const Gem
       mbarrier_arrive_expect_bytes(full, skips_a ? Config::kStageBytes - Config::kStageABytes : Config::kStageBytes);
       const uint32_t a = shared.stage(state.stage);
       const uint32_t b = loaded_b<kVariant.schedule>(a, grid.block);
-      const auto load_a = [&](uint32_t to, int x, int y) { tma_load(to, maps.a, full, {x, y, tile.matrix}); };
+      const auto load_a = [&](uint32_t to, int x, int y) { tma_load(to, maps.a, full, {x, y, a_matrix}); };
       const auto load_b = [&](uint32_t to, int x, int y) {
-        Config::kClusterBlocks > 1 ? tma_load_multicast(to, maps.b, full, {x, y, tile.matrix})
-                                   : tma_load(to, maps.b, full, {x, y, tile.matrix});
+        Config::kClusterBlocks > 1 ? tma_load_multicast(to, maps.b, full, {x, y, b_matrix})
+                                   : tma_load(to, maps.b, full, {x, y, b_matrix});
       };
       if (!skips_a) load_operand<kVariant.a>(load_a, a, row, s);
       load_operand<kVariant.b>(load_b, b, column, s);

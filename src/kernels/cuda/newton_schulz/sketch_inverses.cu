@@ -1,4 +1,5 @@
-// Inverses of r x r matrices in f64, where r is the number of columns of a sketch, and what follows from them.
+// Inverses of r x r matrices, where r is the number of columns of a sketch, and what follows from them. In f32: the
+// ridge of a Gram matrix is larger than the rounding errors of its inverse.
 //
 // One thread block has one matrix in its registers: thread (y, x) of 16 x 16 has the elements (y + 16 u, x + 16 w).
 #include "kernels/cuda/newton_schulz/spectral_cap_kernels.h"
@@ -16,7 +17,7 @@ template <int kR>
 struct Small {
   static constexpr int kOwn = kR / kSide;
 
-  double v[kOwn][kOwn];
+  float v[kOwn][kOwn];
 
   // Calls f(i, j, element) for every element of this thread.
   template <typename F>
@@ -34,92 +35,124 @@ struct Small {
 // A column and a row of the matrix, for all threads. Two, so that one may be read while the next is written.
 template <int kR>
 struct Pivots {
-  double column[2][kR];
-  double row[2][kR];
+  float column[2][kR];
+  float row[2][kR];
 };
 
-// Calls step(k, column, row) for every k, when column k and row k of the matrix are in shared memory.
-template <int kR, typename F>
-__device__ void eliminate(Small<kR>& a, Pivots<kR>& shared, const F& step) {
+// What is left of a matrix when its pivots are eliminated from top to bottom.
+enum class Eliminate : uint8_t {
+  kBelow,       // only rows below a pivot: the pivots, and below the diagonal the inverse of the unit lower factor
+  kEverywhere,  // Gauss-Jordan: the inverse
+};
+
+// Without branches per element: 36 of them per thread would not fit the instruction cache.
+template <Eliminate kWhere, int kR>
+__device__ void eliminate(Small<kR>& a, Pivots<kR>& shared) {
+  constexpr int kOwn = Small<kR>::kOwn;
   const int y = static_cast<int>(threadIdx.x) / kSide;
   const int x = static_cast<int>(threadIdx.x) % kSide;
 #pragma unroll
-  for (int part = 0; part < Small<kR>::kOwn; ++part) {
+  for (int part = 0; part < kOwn; ++part) {
+#pragma unroll 1
     for (int i = 0; i < kSide; ++i) {
       const int k = kSide * part + i;
-      double* const column = shared.column[k % 2];
-      double* const row = shared.row[k % 2];
+      float* const column = shared.column[i % 2];
+      float* const row = shared.row[i % 2];
       if (x == i) {
 #pragma unroll
-        for (int u = 0; u < Small<kR>::kOwn; ++u) column[y + kSide * u] = a.v[u][part];
+        for (int u = 0; u < kOwn; ++u) column[y + kSide * u] = a.v[u][part];
       }
       if (y == i) {
 #pragma unroll
-        for (int w = 0; w < Small<kR>::kOwn; ++w) row[x + kSide * w] = a.v[part][w];
+        for (int w = 0; w < kOwn; ++w) row[x + kSide * w] = a.v[part][w];
       }
       __syncthreads();
-      step(k, column, row);
+      const float inverse = 1 / row[k];
+      float factors[kOwn];
+      float pivot_row[kOwn];
+#pragma unroll
+      for (int u = 0; u < kOwn; ++u) {
+        const int at = y + kSide * u;
+        const bool skip = kWhere == Eliminate::kBelow ? at <= k : at == k;
+        factors[u] = skip ? 0 : column[at] * inverse;
+      }
+#pragma unroll
+      for (int w = 0; w < kOwn; ++w) pivot_row[w] = row[x + kSide * w];
+#pragma unroll
+      for (int u = 0; u < kOwn; ++u) {
+#pragma unroll
+        for (int w = 0; w < kOwn; ++w) a.v[u][w] -= factors[u] * pivot_row[w];
+      }
+      if (kWhere == Eliminate::kEverywhere && y == i) {
+#pragma unroll
+        for (int w = 0; w < kOwn; ++w) a.v[part][w] = pivot_row[w] * inverse;
+      }
+      if (x == i) {
+#pragma unroll
+        for (int u = 0; u < kOwn; ++u) {
+          const int at = y + kSide * u;
+          if (kWhere == Eliminate::kEverywhere ? at != k : at > k) a.v[u][part] = -factors[u];
+        }
+        if (kWhere == Eliminate::kEverywhere && y == i) a.v[part][part] = inverse;
+      }
     }
   }
 }
 
-// The symmetric matrix of which the lower triangle is the sum of `parts`, times `factor`, plus the ridge. Returns the
-// trace.
+// A Gram matrix of which the lower triangle is in memory, times `factor`.
 template <int kR>
-__device__ double load_gram(const float* sums, int64_t parts, double factor, Small<kR>& gram) {
-  const float* const own = sums + static_cast<int64_t>(blockIdx.y) * parts * kR * kR;
-  double diagonal = 0;
-  gram.each([&](int i, int j, double& element) {
-    const int at = max(i, j) * kR + min(i, j);
-    double sum = 0;
-    for (int64_t p = 0; p < parts; ++p) sum += static_cast<double>(own[p * kR * kR + at]);
-    element = factor * sum;
-    if (i == j) diagonal += element;
-  });
-  const double trace = block_sum<kThreads>(diagonal);
-  const double ridge = trace == 0 ? 1 : kGramRidge * trace;
-  gram.each([&](int i, int j, double& element) { element += i == j ? ridge : 0.0; });
-  return trace == 0 ? 0 : trace + kR * ridge;
+struct LowerTriangle {
+  const float* own;
+  double factor;
+
+  __device__ LowerTriangle(const GramParts& gram, double by)
+      : own(gram.sums + static_cast<int64_t>(blockIdx.y) * gram.parts * kR * kR), factor(by) {}
+
+  __device__ double at(int i, int j) const { return factor * static_cast<double>(own[max(i, j) * kR + min(i, j)]); }
+};
+
+// What the ridge adds to the diagonal, and the trace with it.
+struct Ridge {
+  double ridge;
+  double trace;
+};
+template <int kR>
+__device__ Ridge find_ridge(const LowerTriangle<kR>& gram) {
+  const int i = static_cast<int>(threadIdx.x);
+  const double trace = block_sum<kThreads>(i < kR ? gram.at(i, i) : 0.0);
+  if (trace == 0) return {1, 0};
+  const double ridge = kGramRidge * trace;
+  return {ridge, trace + kR * ridge};
 }
 
-// Eliminates below the diagonal, which leaves the pivots there, and the inverse of the unit factor below.
 template <int kR>
 __global__ void __launch_bounds__(kThreads) invert_cholesky_kernel(const InverseCholesky call) {
   __shared__ Pivots<kR> shared;
+  const LowerTriangle<kR> gram(call.gram, 1);
+  const double ridge = find_ridge(gram).ridge;
   Small<kR> a;
-  load_gram<kR>(call.sums, call.parts, 1, a);
-  eliminate<kR>(a, shared, [&](int k, const double* column, const double* row) {
-    const double inverse = 1 / row[k];
-    a.each([&](int i, int j, double& element) {
-      if (i <= k) return;
-      const double factor = column[i] * inverse;
-      element = j == k ? -factor : element - factor * row[j];
-    });
-  });
+  a.each([&](int i, int j, float& element) { element = static_cast<float>(gram.at(i, j) + (i == j ? ridge : 0.0)); });
+  eliminate<Eliminate::kBelow>(a, shared);
   __syncthreads();
-  double* const pivots = shared.column[0];
-  a.each([&](int i, int j, double& element) {
-    if (i == j) pivots[i] = element;
+  float* const pivots = shared.column[0];
+  a.each([&](int i, int j, float& element) {
+    if (i == j) pivots[i] = 1 / sqrtf(element);
   });
   __syncthreads();
   float* const out = call.inverse + static_cast<int64_t>(blockIdx.y) * kSmallMatrices * kR * kR;
-  a.each([&](int i, int j, double& element) {
-    const double value = j > i ? 0.0 : (j == i ? 1.0 : element) / sqrt(pivots[i]);
-    out[i * kR + j] = static_cast<float>(call.scale * value);
+  a.each([&](int i, int j, float& element) {
+    const float value = j > i ? 0.0F : (j == i ? 1.0F : element) * pivots[i];
+    out[i * kR + j] = call.scale * value;
   });
 }
 
 // The sum of the elementwise product with a Gram matrix.
 template <int kR>
-__device__ double trace_of_product(const float* sums, int64_t parts, double factor, Small<kR>& a) {
-  Small<kR> gram;
-  load_gram<kR>(sums, parts, factor, gram);
+__device__ double trace_of_product(const LowerTriangle<kR>& gram, double ridge, Small<kR>& a) {
   double sum = 0;
-#pragma unroll
-  for (int u = 0; u < Small<kR>::kOwn; ++u) {
-#pragma unroll
-    for (int w = 0; w < Small<kR>::kOwn; ++w) sum += a.v[u][w] * gram.v[u][w];
-  }
+  a.each([&](int i, int j, float& element) {
+    sum += static_cast<double>(element) * (gram.at(i, j) + (i == j ? ridge : 0.0));
+  });
   return block_sum<kThreads>(sum);
 }
 
@@ -130,48 +163,40 @@ __constant__ const double kPoleWeights[kPoles] = {kInverseRootPoles[0].weight, k
 
 // Block 0 of a matrix inverts N, block 1 T / d + N, of which it keeps the trace, and one block each the poles'.
 template <int kR>
-__global__ void __launch_bounds__(kThreads) invert_poles_kernel(const PoleInverses call) {
+__global__ void __launch_bounds__(kThreads, 2) invert_poles_kernel(const PoleInverses call) {
   __shared__ Pivots<kR> shared;
   constexpr double kScale = 1.0 / (static_cast<double>(kBasisScale) * static_cast<double>(kBasisScale));
+  const LowerTriangle<kR> n(call.n, kScale);
+  const LowerTriangle<kR> t(call.t, kScale);
+  const Ridge n_ridge = find_ridge(n);
+  const Ridge t_ridge = find_ridge(t);
+  const double d = kCapFloor * t_ridge.trace;
   const int which = static_cast<int>(blockIdx.x);
+  const double n_weight = which < 2 ? 1 : 1 + kPoleShifts[which - 2];
+  const double t_weight = which > 0 && d != 0 ? 1 / d : 0;
   Small<kR> a;
-  load_gram<kR>(call.n_sums, call.n_parts, kScale, a);
-  double d = 0;
-  if (which > 0) {
-    Small<kR> t;
-    d = kCapFloor * load_gram<kR>(call.t_sums, call.t_parts, kScale, t);
-    const double inverse = d == 0 ? 0 : 1 / d;
-    const double weight = which == 1 ? 1 : 1 + kPoleShifts[which - 2];
-#pragma unroll
-    for (int u = 0; u < Small<kR>::kOwn; ++u) {
-#pragma unroll
-      for (int w = 0; w < Small<kR>::kOwn; ++w) a.v[u][w] = inverse * t.v[u][w] + weight * a.v[u][w];
-    }
-  }
-  eliminate<kR>(a, shared, [&](int k, const double* column, const double* row) {
-    const double inverse = 1 / row[k];
-    a.each([&](int i, int j, double& element) {
-      if (i == k) {
-        element = j == k ? inverse : row[j] * inverse;
-      } else {
-        const double factor = column[i] * inverse;
-        element = j == k ? -factor : element - factor * row[j];
-      }
-    });
+  a.each([&](int i, int j, float& element) {
+    const double diagonal = i == j ? t_weight * t_ridge.ridge + n_weight * n_ridge.ridge : 0.0;
+    element = static_cast<float>(t_weight * t.at(i, j) + n_weight * n.at(i, j) + diagonal);
   });
+  eliminate<Eliminate::kEverywhere>(a, shared);
   const int64_t matrix = blockIdx.y;
   if (which != 1) {
     float* const out = call.small + (matrix * kSmallMatrices + max(which - 1, 0)) * kR * kR;
-    a.each([&](int i, int j, double& element) { out[i * kR + j] = static_cast<float>(element); });
+    a.each([&](int i, int j, float& element) { out[i * kR + j] = element; });
   }
   if (which > 1) return;
-  const bool of_n = which == 0;
-  const double trace =
-      trace_of_product<kR>(of_n ? call.t_sums : call.n_sums, of_n ? call.t_parts : call.n_parts, kScale, a);
-  if (threadIdx.x != 0) return;
   CapTraces& traces = call.traces[matrix];
-  (of_n ? traces.found : traces.within) = trace;
-  if (!of_n) traces.d = d;
+  if (which == 0) {
+    const double found = d == 0 ? d : trace_of_product(t, t_ridge.ridge, a);
+    if (threadIdx.x == 0) traces.found = found;
+  } else {
+    const double within = trace_of_product(n, n_ridge.ridge, a);
+    if (threadIdx.x == 0) {
+      traces.within = within;
+      traces.d = d;
+    }
+  }
 }
 
 // The norm of X after the cap, as a share of the norm before, and the power of two that brings it to between 1 and 2,
@@ -216,19 +241,19 @@ dim3 grid_of(int64_t across, int64_t batch) { return {static_cast<unsigned>(acro
 }  // namespace
 
 void invert_cholesky(const InverseCholesky& call, LaunchQueue& queue) {
-  queue.launch(
-      "sketch cholesky",
-      {call.r, call.batch, call.parts, address(call.sums), static_cast<int64_t>(call.scale), address(call.inverse)},
-      [&](cudaStream_t stream) {
-        with_sketch(call.r, [&]<int kR>(Value<kR>) {
-          invert_cholesky_kernel<kR><<<grid_of(1, call.batch), kThreads, 0, stream>>>(call);
-        });
-      });
+  queue.launch("sketch cholesky",
+               {call.r, call.batch, call.gram.parts, address(call.gram.sums), static_cast<int64_t>(call.scale),
+                address(call.inverse)},
+               [&](cudaStream_t stream) {
+                 with_sketch(call.r, [&]<int kR>(Value<kR>) {
+                   invert_cholesky_kernel<kR><<<grid_of(1, call.batch), kThreads, 0, stream>>>(call);
+                 });
+               });
 }
 
 void invert_poles(const PoleInverses& call, LaunchQueue& queue) {
   queue.launch("sketch inverses",
-               {call.r, call.batch, call.n_parts, call.t_parts, address(call.n_sums), address(call.t_sums),
+               {call.r, call.batch, call.n.parts, call.t.parts, address(call.n.sums), address(call.t.sums),
                 address(call.small), address(call.traces)},
                [&](cudaStream_t stream) {
                  with_sketch(call.r, [&]<int kR>(Value<kR>) {

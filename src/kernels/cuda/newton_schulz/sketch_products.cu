@@ -1,6 +1,6 @@
 // Products of matrices of r rows, where r is the number of columns of a sketch: Gram matrices and transforms.
+#include "kernels/cuda/newton_schulz/mma_sm80.cuh"
 #include "kernels/cuda/newton_schulz/spectral_cap_kernels.h"
-#include "kernels/cuda/newton_schulz/tf32_mma.cuh"
 #include "kernels/cuda/newton_schulz/vector8.cuh"
 #include "kernels/cuda/newton_schulz/with_sketch.cuh"
 #include "kernels/cuda/runtime/cuda_check.h"
@@ -39,64 +39,106 @@ struct Rows {
         stride(v.rows.stride) {}
 };
 
-// Loads kColumns columns of kR rows into shared memory, zeros where there are none.
-template <int kR, int kColumns, int kStride, typename T>
-__device__ void load_rows(const T* from, int64_t pitch, int column, int columns, float* to) {
-  constexpr int kAcross = kColumns / Vector8::kSize;
-  for (int i = static_cast<int>(threadIdx.x); i < kR * kAcross; i += kThreads) {
-    const int row = i / kAcross;
-    const int at = i % kAcross * Vector8::kSize;
-    const Vector8 values = load_vector8(from + row * pitch + column + at, columns - column - at);
-#pragma unroll
-    for (int k = 0; k < Vector8::kSize; ++k) to[row * kStride + at + k] = values.v[k];
-  }
-}
+// kColumns columns of kR rows on their way into shared memory, zeros where there are none. Loading into registers first
+// lets a block compute meanwhile.
+template <int kR, int kColumns>
+struct Chunk {
+  static constexpr int kAcross = kColumns / Vector8::kSize;
+  static constexpr int kCount = kR * kAcross;
+  static constexpr int kOwn = (kCount + kThreads - 1) / kThreads;
 
-// One part of the Gram matrix of one V: its tiles of 16 x 8 that touch the lower triangle.
+  uint4 v[kOwn];
+
+  template <typename T>
+  __device__ void load(const T* from, int64_t pitch, int column, int columns) {
+    each([&](int row, int at, uint4& value) {
+      const T* const place = from + row * pitch + column + at;
+      const int count = columns - column - at;
+      value = count >= Vector8::kSize ? *reinterpret_cast<const uint4*>(place) : first(place, count);
+    });
+  }
+  // As halves, rows `stride` apart.
+  __device__ void store(uint16_t* to, int stride) {
+    each([&](int row, int at, uint4& value) { *reinterpret_cast<uint4*>(to + row * stride + at) = value; });
+  }
+  // As f32.
+  template <typename T>
+  __device__ void store_as_float(float* to, int stride) {
+    each([&](int row, int at, uint4& value) {
+      store_aligned(to + row * stride + at, load_aligned(reinterpret_cast<const T*>(&value)));
+    });
+  }
+
+ private:
+  template <typename F>
+  __device__ void each(const F& f) {
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      const int i = static_cast<int>(threadIdx.x) + k * kThreads;
+      if (i < kCount) f(i / kAcross, i % kAcross * Vector8::kSize, v[k]);
+    }
+  }
+  template <typename T>
+  __device__ static uint4 first(const T* from, int count) {
+    alignas(16) T values[Vector8::kSize];
+#pragma unroll
+    for (int i = 0; i < Vector8::kSize; ++i) values[i] = i < count ? from[i] : from_float<T>(0.0F);
+    return *reinterpret_cast<const uint4*>(values);
+  }
+};
+
+// One part of the Gram matrix of one V: its blocks of 16 x 16 on and below the diagonal, as many per warp.
 template <typename T, int kR, bool kRemainder>
 __global__ void __launch_bounds__(kThreads) sum_gram_kernel(const Rows<T> v, float* sums) {
-  constexpr int kChunk = 32;
-  constexpr int kStride = kChunk + 4;
-  constexpr int kTiles = kR / 16 * (kR / 16 + 1);
-  constexpr int kOwn = (kTiles + kWarps - 1) / kWarps;
-  __shared__ float high[kR * kStride];
-  __shared__ float low[kRemainder ? kR * kStride : 1];
+  constexpr int kChunk = 64;
+  constexpr int kStride = kChunk + 8;
+  constexpr int kSide = kR / 16;
+  constexpr int kBlocks = kSide * (kSide + 1) / 2;
+  constexpr int kOwn = (kBlocks + kWarps - 1) / kWarps;
+  __shared__ alignas(16) uint16_t high[kR * kStride];
+  __shared__ alignas(16) uint16_t low[kRemainder ? kR * kStride : 8];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   int row[kOwn];
   int column[kOwn];
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
-    const int tile = warp + k * kWarps;
+    const int block = warp + k * kWarps;
     int i = 0;
-    while ((i + 1) * (i + 2) <= tile) ++i;
+    while ((i + 1) * (i + 2) / 2 <= block) ++i;
     row[k] = 16 * i;
-    column[k] = 8 * (tile - i * (i + 1));
+    column[k] = 16 * (block - i * (i + 1) / 2);
   }
-  Tf32Sums own[kOwn];
+  MmaSums own[kOwn][2];
   const int64_t matrix = blockIdx.y * v.stride;
   const int begin = static_cast<int>(blockIdx.x * kGramSumColumns);
   const int end = min(begin + static_cast<int>(kGramSumColumns), v.columns);
+  Chunk<kR, kChunk> next;
+  Chunk<kR, kChunk> next_low;
+  const auto load = [&](int at) {
+    next.load(v.high + matrix, v.pitch, at, v.columns);
+    if constexpr (kRemainder) next_low.load(v.low + matrix, v.pitch, at, v.columns);
+  };
+  load(begin);
   for (int at = begin; at < end; at += kChunk) {
     __syncthreads();
-    load_rows<kR, kChunk, kStride>(v.high + matrix, v.pitch, at, v.columns, high);
-    if constexpr (kRemainder) load_rows<kR, kChunk, kStride>(v.low + matrix, v.pitch, at, v.columns, low);
+    next.store(high, kStride);
+    if constexpr (kRemainder) next_low.store(low, kStride);
     __syncthreads();
+    if (at + kChunk < end) load(at + kChunk);
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
-      if (warp + k * kWarps >= kTiles) break;
+      if (warp + k * kWarps >= kBlocks) break;
 #pragma unroll
-      for (int inner = 0; inner < kChunk; inner += 8) {
-        float values[4];
-        load_a(high + row[k] * kStride + inner, kStride, values);
-        const Tf32A a = exact_a(values);
-        const Tf32B b = load_b_transposed(high + column[k] * kStride + inner, kStride);
+      for (int inner = 0; inner < kChunk; inner += 16) {
+        const int a_at = row[k] * kStride + inner;
+        const int b_at = column[k] * kStride + inner;
+        const sm90::Fragments a = load_block(high + a_at, kStride);
+        const sm90::Fragments b = load_block(high + b_at, kStride);
         if constexpr (kRemainder) {
-          float small[4];
-          load_a(low + row[k] * kStride + inner, kStride, small);
-          multiply_add(own[k], exact_a(small), b);
-          multiply_add(own[k], a, load_b_transposed(low + column[k] * kStride + inner, kStride));
+          multiply_add_transposed<T>(own[k], load_block(low + a_at, kStride), b);
+          multiply_add_transposed<T>(own[k], a, load_block(low + b_at, kStride));
         }
-        multiply_add(own[k], a, b);
+        multiply_add_transposed<T>(own[k], a, b);
       }
     }
   }
@@ -104,13 +146,27 @@ __global__ void __launch_bounds__(kThreads) sum_gram_kernel(const Rows<T> v, flo
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
-    if (warp + k * kWarps >= kTiles) break;
-    float* const tile = out + (row[k] + lane / 4) * kR + column[k] + lane % 4 * 2;
-    tile[0] = own[k].v[0];
-    tile[1] = own[k].v[1];
-    tile[8 * kR] = own[k].v[2];
-    tile[8 * kR + 1] = own[k].v[3];
+    if (warp + k * kWarps >= kBlocks) break;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* const tile = out + (row[k] + lane / 4) * kR + column[k] + 8 * half + lane % 4 * 2;
+      const float(&s)[4] = own[k][half].v;
+      *reinterpret_cast<float2*>(tile) = {s[0], s[1]};
+      *reinterpret_cast<float2*>(tile + 8 * kR) = {s[2], s[3]};
+    }
   }
+}
+
+// Adds up the parts of up to two Gram matrices per matrix, into the first part of each.
+template <int kR>
+__global__ void add_parts_kernel(const GramParts a, const GramParts b) {
+  const GramParts& own = blockIdx.z == 0 ? a : b;
+  float* const at =
+      own.sums + static_cast<int64_t>(blockIdx.y) * own.parts * kR * kR + blockIdx.x * kThreads + threadIdx.x;
+  double sum = 0;
+#pragma unroll 8
+  for (int64_t p = 0; p < own.parts; ++p) sum += static_cast<double>(at[p * kR * kR]);
+  *at = static_cast<float>(sum);
 }
 
 // What a transform writes.
@@ -139,7 +195,7 @@ constexpr int kTransformBytes = 4 * (kR * (kR + 4) + (kRemainder ? 2 : 1) * kR *
 template <int kR, bool kRemainder>
 __device__ void multiply_tile(const float* b, float* high, const float* low) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  Tf32Sums sums[kR / 16];
+  MmaSums sums[kR / 16];
   for (int inner = 0; inner < kR; inner += 8) {
     const Tf32B v = load_b(high + inner * kTileStride + 8 * warp, kTileStride);
 #pragma unroll
@@ -181,13 +237,10 @@ __device__ void store_tile(const float* tile, int begin, int columns, const Tran
     const int row = i / kAcross;
     const int at = i % kAcross * Vector8::kSize;
     if (begin + at >= columns) continue;  // the rest of a row is padding up to a whole vector
-    Vector8 values;
+    const Vector8 values = load_aligned(tile + row * kTileStride + at);
     Vector8 second;
 #pragma unroll
-    for (int k = 0; k < Vector8::kSize; ++k) {
-      values.v[k] = tile[row * kTileStride + at + k];
-      second.v[k] = to.second_of(values.v[k]);
-    }
+    for (int k = 0; k < Vector8::kSize; ++k) second.v[k] = to.second_of(values.v[k]);
     const int64_t place = matrix + row * to.pitch + begin + at;
     store_aligned(to.rows + place, values);
     if (to.second_rows != nullptr) store_aligned(to.second_rows + place, second);
@@ -195,10 +248,11 @@ __device__ void store_tile(const float* tile, int begin, int columns, const Tran
   if (to.columns == nullptr) return;
   constexpr int kDown = 2 * kR / Vector8::kSize;
   T* const out = to.columns + static_cast<int64_t>(blockIdx.y) * columns * 2 * kR;
+  // Two threads store 32 bytes of a column; consecutive pairs read consecutive columns of the tile.
   for (int i = static_cast<int>(threadIdx.x); i < kTile * kDown; i += kThreads) {
-    const int column = i / kDown;
-    const int at = i % kDown * Vector8::kSize;
-    if (begin + column >= columns) return;
+    const int column = i / 2 % kTile;
+    const int at = (i / (2 * kTile) * 2 + i % 2) * Vector8::kSize;
+    if (begin + column >= columns) continue;
     Vector8 values;
 #pragma unroll
     for (int k = 0; k < Vector8::kSize; ++k) {
@@ -223,10 +277,22 @@ __global__ void __launch_bounds__(kThreads)
     }
   } else {
     const float* const from = b + blockIdx.y * b_stride;
-    for (int i = static_cast<int>(threadIdx.x); i < kR * kR; i += kThreads) own_b[i / kR * (kR + 4) + i % kR] = from[i];
+    constexpr int kLoads = kR * kR / 4 / kThreads;
+    float4 loaded[kLoads];
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) loaded[k] = reinterpret_cast<const float4*>(from)[threadIdx.x + k * kThreads];
     const int64_t matrix = blockIdx.y * v.stride;
-    load_rows<kR, kTile, kTileStride>(v.high + matrix, v.pitch, begin, v.columns, high);
-    if constexpr (kRemainder) load_rows<kR, kTile, kTileStride>(v.low + matrix, v.pitch, begin, v.columns, low);
+    Chunk<kR, kTile> chunk;
+    chunk.load(v.high + matrix, v.pitch, begin, v.columns);
+    Chunk<kR, kTile> chunk_low;
+    if constexpr (kRemainder) chunk_low.load(v.low + matrix, v.pitch, begin, v.columns);
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      const int i = 4 * (static_cast<int>(threadIdx.x) + k * kThreads);
+      *reinterpret_cast<float4*>(own_b + i / kR * (kR + 4) + i % kR) = loaded[k];
+    }
+    chunk.template store_as_float<T>(high, kTileStride);
+    if constexpr (kRemainder) chunk_low.template store_as_float<T>(low, kTileStride);
     __syncthreads();
     multiply_tile<kR, kRemainder>(own_b, high, low);
   }
@@ -275,6 +341,16 @@ void sum_gram(Half type, const SketchRows& v, int64_t batch, float* sums, Launch
                          v.remainder != nullptr ? sum_gram_kernel<T, kR, true> : sum_gram_kernel<T, kR, false>;
                      kernel<<<grid, kThreads, 0, stream>>>(Rows<T>(v), sums);
                    });
+                 });
+               });
+}
+
+void add_gram_parts(int64_t r, int64_t batch, const GramParts& a, const GramParts& b, LaunchQueue& queue) {
+  queue.launch("sketch gram parts", {r, batch, address(a.sums), a.parts, address(b.sums), b.parts},
+               [&](cudaStream_t stream) {
+                 with_sketch(r, [&]<int kR>(Value<kR>) {
+                   const dim3 grid(kR * kR / kThreads, static_cast<unsigned>(batch), b.sums != nullptr ? 2 : 1);
+                   add_parts_kernel<kR><<<grid, kThreads, 0, stream>>>(a, b);
                  });
                });
 }

@@ -51,8 +51,13 @@ class Cap {
     bool back = false;
   };
   void multiply_x(const Product& product) const {
-    Gemm gemm{.type = type_, .a = product.a, .b = x(), .d = product.d, .batch = batch()};
+    Gemm gemm;
+    gemm.type = type_;
+    gemm.a = product.a;
+    gemm.b = x();
+    gemm.d = product.d;
     gemm.b_transposed = wide_ == product.back;
+    gemm.batch = batch();
     gemm.scalars = &iterates_.scalars->product;
     gemm.scalars_stride = sizeof(FirstScalars) / sizeof(Scalars);
     gemm.d_remainder = product.d_remainder;
@@ -62,7 +67,9 @@ class Cap {
   // Replaces V by an orthonormal basis of its columns, times `scale`.
   Transform orthonormalized(const Matrices& v, float scale) const {
     sum_gram(type_, {v}, batch(), buffers_.sums, queue_);
-    invert_cholesky({static_cast<int>(r_), batch(), gram_sums(v.columns), buffers_.sums, scale, small(0)}, queue_);
+    const GramParts gram{buffers_.sums, gram_sums(v.columns)};
+    add_gram_parts(r_, batch(), gram, {}, queue_);
+    invert_cholesky({static_cast<int>(r_), batch(), gram, scale, small(0)}, queue_);
     return {.type = type_, .batch = batch(), .b = small(0), .b_stride = small_stride(), .v = {v}, .rows = v};
   }
 
@@ -84,11 +91,13 @@ class Cap {
   // M E in the place of E, or transposed, where subtract() reads it.
   void replace_e(const NormSettings* settings) const {
     const SketchRows e{e_rows(), rows_at(r_).data};
-    sum_gram(type_, {q_rows()}, batch(), buffers_.sums, queue_);
-    sum_gram(type_, e, batch(), sums_of_e(), queue_);
+    const GramParts n{buffers_.sums, gram_sums(n_)};
+    const GramParts t{sums_of_e(), gram_sums(m_)};
+    sum_gram(type_, {q_rows()}, batch(), n.sums, queue_);
+    sum_gram(type_, e, batch(), t.sums, queue_);
+    add_gram_parts(r_, batch(), n, t, queue_);
     const int r = static_cast<int>(r_);
-    invert_poles({r, batch(), gram_sums(n_), gram_sums(m_), buffers_.sums, sums_of_e(), small(0), buffers_.traces},
-                 queue_);
+    invert_poles({r, batch(), n, t, small(0), buffers_.traces}, queue_);
     combine_poles(
         {iterates_.form, r, batch(), settings, buffers_.traces, small(0), buffers_.scalars, iterates_.scalars}, queue_);
     Transform call{.type = type_, .batch = batch(), .b = small(kPoles + 1), .b_stride = small_stride(), .v = e};
@@ -105,7 +114,11 @@ class Cap {
   // x[1] = X - Q (M E): one factor has the same r lines twice, the other r lines and their remainders.
   void subtract() const {
     const MatrixShape shape = iterates_.shape;
-    Gemm gemm{.type = type_, .c = x(), .d = iterates_.x[1], .batch = batch()};
+    Gemm gemm;
+    gemm.type = type_;
+    gemm.batch = batch();
+    gemm.c = x();
+    gemm.d = iterates_.x[1];
     gemm.a = {buffers_.factor, shape.rows, 2 * r_, 2 * r_, shape.rows * 2 * r_};
     gemm.b = wide_ ? e_rows() : q_rows();
     gemm.b.rows = 2 * r_;

@@ -22,22 +22,24 @@ struct CapBuffers {
   Scalars* scalars = nullptr;
 };
 
-// Fills in `buffers` from take(bytes), which returns aligned memory; the sizes are those of any sketch.
+// Fills in the buffers from take(bytes), which returns aligned memory; the sizes are those of any sketch.
 template <typename Take>
 CapBuffers take_cap_buffers(MatrixShape shape, int64_t batch, const Take& take) {
   constexpr int64_t r = kMostSketchColumns;
+  constexpr int64_t kHalf = sizeof(uint16_t);
+  constexpr int64_t kSquare = r * r * static_cast<int64_t>(sizeof(float));
   const int64_t n = std::min(shape.rows, shape.columns);
   const int64_t m = std::max(shape.rows, shape.columns);
-  constexpr int64_t kHalf = sizeof(uint16_t);
+  const auto place = [&]<typename T>(T*& pointer, int64_t bytes) { pointer = reinterpret_cast<T*>(take(bytes)); };
   CapBuffers buffers;
   buffers.signs = take(kHalf * r * pitch_of(n));
   buffers.sketch = take(kHalf * batch * 2 * r * pitch_of(m));
   buffers.basis = take(kHalf * batch * 2 * r * pitch_of(n));
   buffers.factor = take(kHalf * batch * shape.rows * 2 * r);
-  buffers.sums = static_cast<float*>(take(4 * batch * (gram_sums(n) + gram_sums(m)) * r * r));
-  buffers.small = static_cast<float*>(take(4 * batch * kSmallMatrices * r * r));
-  buffers.traces = static_cast<CapTraces*>(take(static_cast<int64_t>(sizeof(CapTraces)) * batch));
-  buffers.scalars = static_cast<Scalars*>(take(static_cast<int64_t>(sizeof(Scalars)) * batch));
+  place(buffers.sums, batch * (gram_sums(n) + gram_sums(m)) * kSquare);
+  place(buffers.small, batch * kSmallMatrices * kSquare);
+  place(buffers.traces, batch * static_cast<int64_t>(sizeof(CapTraces)));
+  place(buffers.scalars, batch * static_cast<int64_t>(sizeof(Scalars)));
   return buffers;
 }
 

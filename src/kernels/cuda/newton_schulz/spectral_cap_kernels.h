@@ -1,8 +1,7 @@
 // What the spectral cap computes besides GEMMs: with matrices of r rows, and with r x r matrices, where r is the number
 // of columns of the sketch. src/kernels/spectral_cap.h has the formulas.
 //
-// Sums are in f32 by tensor cores (TF32, which holds half types exactly), and r x r matrices in f64, in an order that
-// the shape alone decides.
+// Sums of products are in f32 by tensor cores, in an order that the shape alone decides.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@ namespace muster::kernels::cuda {
 inline constexpr float kBasisScale = 256;
 
 // Partial sums of a Gram matrix of `columns` columns.
-inline constexpr int64_t kGramSumColumns = 256;
+inline constexpr int64_t kGramSumColumns = 128;
 constexpr int64_t gram_sums(int64_t columns) { return (columns + kGramSumColumns - 1) / kGramSumColumns; }
 
 // r x r matrices per matrix, in this order: N^-1, then the inverse for every pole, then M.
@@ -35,35 +34,42 @@ struct CapTraces {
 // V^T for every matrix of a batch: V is `columns` x r, and so V^T has r rows. With a `remainder`, V^T is the sum of
 // both.
 struct SketchRows {
-  Matrices rows;
+  Matrices rows{};
   const void* remainder = nullptr;  // with the pitch and the stride of `rows`
 };
 
 // S^T, in the half type.
 void write_signs(Half type, const Matrices& signs, LaunchQueue& queue);
 
+// Gram matrices of a batch: per matrix `parts` partial sums of r x r, of which blocks of 16 x 16 on and below the
+// diagonal are written.
+struct GramParts {
+  float* sums = nullptr;
+  int64_t parts = 0;  // gram_sums() of V's columns
+};
+
 // Partial sums of V^T V.
 void sum_gram(Half type, const SketchRows& v, int64_t batch, float* sums, LaunchQueue& queue);
+
+// Adds up the partial sums, into the first of each matrix. Without `sums`, `b` is left out.
+void add_gram_parts(int64_t r, int64_t batch, const GramParts& a, const GramParts& b, LaunchQueue& queue);
 
 // L^-1 times `scale`, for gram(V) = L L^T; r x r, row-major, kSmallMatrices apart.
 struct InverseCholesky {
   int r;
   int64_t batch;
-  int64_t parts;  // gram_sums() of V's columns
-  const float* sums;
+  GramParts gram;  // added up
   float scale;
   float* inverse;
 };
 void invert_cholesky(const InverseCholesky& call, LaunchQueue& queue);
 
-// N^-1, the inverse for every pole, and the traces, from the sums of N and T times kBasisScale^2.
+// N^-1, the inverse for every pole, and the traces, from N and T times kBasisScale^2, added up.
 struct PoleInverses {
   int r;
   int64_t batch;
-  int64_t n_parts;
-  int64_t t_parts;
-  const float* n_sums;
-  const float* t_sums;
+  GramParts n;
+  GramParts t;
   float* small;
   CapTraces* traces;
 };
@@ -86,11 +92,11 @@ void combine_poles(const CapScalars& call, LaunchQueue& queue);
 struct Transform {
   Half type;
   int64_t batch;
-  const float* b;
-  int64_t b_stride;
-  SketchRows v;
+  const float* b = nullptr;
+  int64_t b_stride = 0;
+  SketchRows v{};
   // The result, rounded. May be v.rows. Without data, it is not written.
-  Matrices rows;
+  Matrices rows{};
   // What is written besides: the result once more, or what rounding it lost.
   enum class Second : uint8_t { kCopy, kRemainder } second = Second::kCopy;
   void* second_rows = nullptr;  // r rows, with the pitch and the stride of `rows`; null: not written
