@@ -248,10 +248,11 @@ class Skipped(Exception):
 def dion() -> Orthogonalize:
     """polar_express_triton, in whichever of dion's modules it is."""
     package = importlib.import_module("dion")
-    for info in pkgutil.iter_modules(package.__path__):
+    names = [info.name for info in pkgutil.iter_modules(package.__path__)]
+    for name in sorted(names, key=lambda name: ("polar" not in name, "newton" not in name)):
         try:
-            module = importlib.import_module(f"dion.{info.name}")
-        except ImportError:  # of a module of another optimizer
+            module = importlib.import_module(f"dion.{name}")
+        except (ImportError, AttributeError):  # of a module of another optimizer
             continue
         if hasattr(module, "polar_express_triton"):
             return _in_chunks(module.polar_express_triton, 700)
