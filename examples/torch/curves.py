@@ -1,6 +1,7 @@
 """Trains the example GPT in several ways and writes docs/curves.md with its plots.
 
     python curves.py [--steps 200] [--out ../../docs]
+    python curves.py --coefficients      # only the section on coefficients of Newton-Schulz, in the page that is there
 
 Ranks are processes of this one, on the CPU, with a thread each. Two runs of the comparison go on at a time.
 """
@@ -30,6 +31,7 @@ import muster.torch
 
 RANKS = 4
 OPTIMIZERS = ("adamw", "muon", "normuon")
+COEFFICIENTS = ("polar_express", "jordan", "capped3", "capped4")
 RATES = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 SEEDS = (0, 1, 2)
 LAYERS, BATCH, EVERY = 2, 16, 20  # of the comparison
@@ -46,6 +48,7 @@ class Run:
     layers: int = gpt.LAYERS
     batch: int = gpt.BATCH
     strategy: str = "global"
+    coefficients: str = "polar_express"
     share: bool = True  # each rank reads its part of a batch; or all of it
 
 
@@ -58,7 +61,9 @@ def _texts() -> tuple[torch.Tensor, torch.Tensor]:
 
 def _optimizer(model: torch.nn.Module, run: Run) -> tuple[muster.torch.NorMuon, torch.optim.lr_scheduler.LRScheduler]:
     groups = muster.torch.param_groups(model, adamw_lr=2e-3, verbose=False)
-    optimizer = muster.torch.NorMuon(groups, lr=run.lr, algorithm=run.algorithm, strategy=run.strategy)
+    optimizer = muster.torch.NorMuon(
+        groups, lr=run.lr, algorithm=run.algorithm, strategy=run.strategy, coefficients=run.coefficients
+    )
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / run.steps)
 
 
@@ -147,17 +152,21 @@ def same_curves(steps: int, out: Path) -> dict[str, Any]:
     }
 
 
-def compare(steps: int, out: Path) -> dict[str, dict[float, list[list[float]]]]:
-    """Losses on unseen text, by optimizer, rate and seed."""
-    runs = [
-        Run(steps, algorithm, lr, seed, LAYERS, BATCH)
-        for algorithm, lr, seed in itertools.product(OPTIMIZERS, RATES, SEEDS)
-    ]
+Found = dict[str, dict[float, list[list[float]]]]  # losses on unseen text, by name, rate and seed
+
+
+def _train_all(runs: Sequence[Run], names: Sequence[str]) -> Found:
+    """The runs, whose names these are, two at a time."""
     with mp.get_context("spawn").Pool(2) as pool:
         results = pool.map(_one_thread, runs, chunksize=1)
-    found: dict[str, dict[float, list[list[float]]]] = {name: {lr: [] for lr in RATES} for name in OPTIMIZERS}
-    for run, (_, tested) in zip(runs, results):
-        found[run.algorithm][run.lr].append(tested)
+    found: Found = {name: {lr: [] for lr in RATES} for name in names}
+    for run, name, (_, tested) in zip(runs, names, results):
+        found[name][run.lr].append(tested)
+    return found
+
+
+def _plots(steps: int, found: Found, what: str, out: Path) -> None:
+    """curves_<what>.svg: each at its best rate; curves_<what>_rates.svg: by rate."""
     x = range(EVERY, steps + 1, EVERY)
     lines, by_rate = [], []
     for name, rates in found.items():
@@ -166,12 +175,27 @@ def compare(steps: int, out: Path) -> dict[str, dict[float, list[list[float]]]]:
         mean, low, high = ([f(c) for c in columns] for f in (statistics.fmean, min, max))
         lines.append(Line(f"{name}, rate {best:g}", x, mean, low, high))
         by_rate.append(Line(name, list(rates), [statistics.fmean(t[-1] for t in runs) for runs in rates.values()]))
-    labels = "loss on unseen text"
-    Plot("At their best rates: mean and range of three seeds", "step", labels, lines).write(
-        out / "curves_optimizers.svg"
-    )
-    plot = Plot(f"After {steps} steps, by learning rate of the matrices", "rate", labels, by_rate, log_x=True)
-    plot.write(out / "curves_rates.svg")
+    label = "loss on unseen text"
+    Plot("At their best rates: mean and range of three seeds", "step", label, lines).write(out / f"curves_{what}.svg")
+    title = f"After {steps} steps, by learning rate of the matrices"
+    Plot(title, "rate", label, by_rate, log_x=True).write(out / f"curves_{what}_rates.svg")
+
+
+def compare(steps: int, out: Path) -> Found:
+    """The three optimizers."""
+    grid = list(itertools.product(OPTIMIZERS, RATES, SEEDS))
+    runs = [Run(steps, algorithm, lr, seed, LAYERS, BATCH) for algorithm, lr, seed in grid]
+    found = _train_all(runs, [algorithm for algorithm, _, _ in grid])
+    _plots(steps, found, "optimizers", out)
+    return found
+
+
+def compare_coefficients(steps: int, out: Path) -> Found:
+    """NorMuon with several sets of coefficients."""
+    grid = list(itertools.product(COEFFICIENTS, RATES, SEEDS))
+    runs = [Run(steps, "normuon", lr, seed, LAYERS, BATCH, coefficients=name) for name, lr, seed in grid]
+    found = _train_all(runs, [name for name, _, _ in grid])
+    _plots(steps, found, "coefficients", out)
     return found
 
 
@@ -179,7 +203,7 @@ def best_rate(rates: dict[float, list[list[float]]]) -> float:
     return min(rates, key=lambda lr: statistics.fmean(tested[-1] for tested in rates[lr]))
 
 
-def _rows(found: dict[str, dict[float, list[list[float]]]]) -> str:
+def _rows(found: Found) -> str:
     rows = []
     for name, rates in found.items():
         best = best_rate(rates)
@@ -191,7 +215,7 @@ def _rows(found: dict[str, dict[float, list[list[float]]]]) -> str:
     return "\n".join(rows)
 
 
-def _when(found: dict[str, dict[float, list[list[float]]]]) -> str:
+def _when(found: Found) -> str:
     """When the others are where AdamW ends."""
     means = {name: [statistics.fmean(c) for c in zip(*rates[best_rate(rates)])] for name, rates in found.items()}
     target = means.pop("adamw")[-1]
@@ -203,7 +227,7 @@ def _when(found: dict[str, dict[float, list[list[float]]]]) -> str:
     return " ".join(out)
 
 
-def page(steps: int, same: dict[str, Any], found: dict[str, dict[float, list[list[float]]]], seconds: float) -> str:
+def page(steps: int, same: dict[str, Any], found: Found, seconds: float) -> str:
     return PAGE.format(
         steps=steps,
         same=same,
@@ -255,23 +279,63 @@ tenth) at the end.
 
 {when}
 
-![losses by learning rate](curves_rates.svg)
+![losses by learning rate](curves_optimizers_rates.svg)
 
 It says what three optimizers do to a toy in its first {steps} steps, and nothing about larger models or longer runs.
 """
+SECTION = """## Coefficients of Newton-Schulz
+
+![losses with several sets of coefficients](curves_coefficients.svg)
+
+The same again: NorMuon with the sets `polar_express` and `jordan`, both of five steps, and with
+[capped](explanation/spectral-cap.md) sets of three and four. `curves.py --coefficients` made this section in
+{minutes:.1f} minutes on the same two cores. At their best rates the means differ by {spread:.3f}, seeds of one set by up to
+{seeds:.3f}.
+
+| mean loss at the end, by rate | {rates} | best, by seed |
+|{dashes}|
+{table}
+
+![losses by learning rate](curves_coefficients_rates.svg)
+
+The matrices are 96 wide, not more than the sketch of `capped3` has columns: there the cap acts on all singular values.
+"""
+
+
+def section(found: Found, seconds: float) -> str:
+    dashes = "|".join(["---"] * (len(RATES) + 2))
+    rates = " | ".join(f"{lr:g}" for lr in RATES)
+    best = [[tested[-1] for tested in rates_of[best_rate(rates_of)]] for rates_of in found.values()]
+    means = [statistics.fmean(losses) for losses in best]
+    return SECTION.format(
+        minutes=seconds / 60,
+        rates=rates,
+        dashes=dashes,
+        table=_rows(found),
+        spread=max(means) - min(means),
+        seeds=max(max(losses) - min(losses) for losses in best),
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "docs")
+    parser.add_argument("--coefficients", action="store_true", help="only the section on them")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    place = options.out / "curves.md"
+    if options.coefficients:
+        text = place.read_text().partition(SECTION.partition("\n")[0])[0]
+    else:
+        begin = time.monotonic()
+        same = same_curves(options.steps, options.out)
+        print(same, file=sys.stderr, flush=True)
+        found = compare(options.steps, options.out)
+        text = page(options.steps, same, found, time.monotonic() - begin)
     begin = time.monotonic()
-    same = same_curves(options.steps, options.out)
-    print(same, file=sys.stderr, flush=True)
-    found = compare(options.steps, options.out)
-    (options.out / "curves.md").write_text(page(options.steps, same, found, time.monotonic() - begin))
+    found = compare_coefficients(options.steps, options.out)
+    place.write_text(text.rstrip() + "\n\n" + section(found, time.monotonic() - begin))
 
 
 if __name__ == "__main__":
