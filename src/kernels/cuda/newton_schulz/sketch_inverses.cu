@@ -32,11 +32,11 @@ struct Small {
   }
 };
 
-// Two columns and two rows of the matrix, for all threads; twice, so that some may be read while the next are written.
+// A column and a row of the matrix, for all threads. Two, so that one may be read while the next is written.
 template <int kR>
 struct Pivots {
-  float columns[2][2][kR];
-  float rows[2][2][kR];
+  float column[2][kR];
+  float row[2][kR];
 };
 
 // What is left of a matrix when its pivots are eliminated from top to bottom.
@@ -45,88 +45,55 @@ enum class Eliminate : uint8_t {
   kEverywhere,  // Gauss-Jordan: the inverse
 };
 
-// The factors of rows and columns that eliminate the pivots k and k + 1 at once.
-template <Eliminate kWhere, int kR>
-struct TwoPivots {
-  static constexpr int kOwn = Small<kR>::kOwn;
-
-  float below;             // the factor of row k in row k + 1
-  float inverses[2];       // of the pivots
-  float factors[2][kOwn];  // of rows k and k + 1 in this thread's rows
-  float rows[2][kOwn];     // row k, and row k + 1 after the first pivot, in this thread's columns
-
-  __device__ TwoPivots(const float (&columns)[2][kR], const float (&given)[2][kR], int k, int y, int x) {
-    const float right = given[0][k + 1];
-    inverses[0] = 1 / given[0][k];
-    below = columns[0][k + 1] * inverses[0];
-    inverses[1] = 1 / (given[1][k + 1] - below * right);
-#pragma unroll
-    for (int u = 0; u < kOwn; ++u) {
-      const int at = y + kSide * u;
-      const bool above = kWhere == Eliminate::kBelow && at < k;
-      const float first = columns[0][at] * inverses[0];
-      const float second = at == k ? right * inverses[0] : columns[1][at] - first * right;
-      factors[0][u] = above || at == k ? 0 : first;
-      factors[1][u] = above || at == k + 1 || (kWhere == Eliminate::kBelow && at == k) ? 0 : second * inverses[1];
-    }
-#pragma unroll
-    for (int w = 0; w < kOwn; ++w) {
-      rows[0][w] = given[0][x + kSide * w];
-      rows[1][w] = given[1][x + kSide * w] - below * rows[0][w];
-    }
-  }
-};
-
-// Without branches per element: 36 of them per thread would not fit the instruction cache. Two pivots at a time,
-// because what a pivot takes is mostly waiting.
+// Without branches per element: 36 of them per thread would not fit the instruction cache.
 template <Eliminate kWhere, int kR>
 __device__ void eliminate(Small<kR>& a, Pivots<kR>& shared) {
   constexpr int kOwn = Small<kR>::kOwn;
-  constexpr bool kInverse = kWhere == Eliminate::kEverywhere;
   const int y = static_cast<int>(threadIdx.x) / kSide;
   const int x = static_cast<int>(threadIdx.x) % kSide;
 #pragma unroll
   for (int part = 0; part < kOwn; ++part) {
 #pragma unroll 1
-    for (int i = 0; i < kSide; i += 2) {
+    for (int i = 0; i < kSide; ++i) {
       const int k = kSide * part + i;
-      auto& columns = shared.columns[i / 2 % 2];
-      auto& rows = shared.rows[i / 2 % 2];
-      if (x / 2 == i / 2) {
+      float* const column = shared.column[i % 2];
+      float* const row = shared.row[i % 2];
+      if (x == i) {
 #pragma unroll
-        for (int u = 0; u < kOwn; ++u) columns[x % 2][y + kSide * u] = a.v[u][part];
+        for (int u = 0; u < kOwn; ++u) column[y + kSide * u] = a.v[u][part];
       }
-      if (y / 2 == i / 2) {
+      if (y == i) {
 #pragma unroll
-        for (int w = 0; w < kOwn; ++w) rows[y % 2][x + kSide * w] = a.v[part][w];
+        for (int w = 0; w < kOwn; ++w) row[x + kSide * w] = a.v[part][w];
       }
       __syncthreads();
-      const TwoPivots<kWhere, kR> p(columns, rows, k, y, x);
-#pragma unroll
-      for (int u = 0; u < kOwn; ++u) {
-#pragma unroll
-        for (int w = 0; w < kOwn; ++w) {
-          a.v[u][w] -= p.factors[0][u] * p.rows[0][w] + p.factors[1][u] * p.rows[1][w];
-        }
-      }
-      if (kInverse && y / 2 == i / 2) {
-#pragma unroll
-        for (int w = 0; w < kOwn; ++w) {
-          const float above = p.rows[0][w] * p.inverses[0] - p.factors[1][part] * p.rows[1][w];
-          a.v[part][w] = y == i ? above : p.rows[1][w] * p.inverses[1];
-        }
-      }
-      if (x / 2 != i / 2) continue;
+      const float inverse = 1 / row[k];
+      float factors[kOwn];
+      float pivot_row[kOwn];
 #pragma unroll
       for (int u = 0; u < kOwn; ++u) {
         const int at = y + kSide * u;
-        if (!kInverse && at <= k) continue;
-        // Row k + 1 has -below in column k when the second pivot is eliminated.
-        const float left = at == k ? p.inverses[0] : -p.factors[0][u];
-        const float first = at == k + 1 ? -p.below * (kInverse ? p.inverses[1] : 1) : left + p.factors[1][u] * p.below;
-        const float second = at == k + 1 ? p.inverses[1] : -p.factors[1][u];
-        if (x == i) a.v[u][part] = first;
-        if (x != i && (kInverse || at > k + 1)) a.v[u][part] = second;
+        const bool skip = kWhere == Eliminate::kBelow ? at <= k : at == k;
+        factors[u] = skip ? 0 : column[at] * inverse;
+      }
+#pragma unroll
+      for (int w = 0; w < kOwn; ++w) pivot_row[w] = row[x + kSide * w];
+#pragma unroll
+      for (int u = 0; u < kOwn; ++u) {
+#pragma unroll
+        for (int w = 0; w < kOwn; ++w) a.v[u][w] -= factors[u] * pivot_row[w];
+      }
+      if (kWhere == Eliminate::kEverywhere && y == i) {
+#pragma unroll
+        for (int w = 0; w < kOwn; ++w) a.v[part][w] = pivot_row[w] * inverse;
+      }
+      if (x == i) {
+#pragma unroll
+        for (int u = 0; u < kOwn; ++u) {
+          const int at = y + kSide * u;
+          if (kWhere == Eliminate::kEverywhere ? at != k : at > k) a.v[u][part] = -factors[u];
+        }
+        if (kWhere == Eliminate::kEverywhere && y == i) a.v[part][part] = inverse;
       }
     }
   }
@@ -167,7 +134,7 @@ __global__ void __launch_bounds__(kThreads) invert_cholesky_kernel(const Inverse
   a.each([&](int i, int j, float& element) { element = static_cast<float>(gram.at(i, j) + (i == j ? ridge : 0.0)); });
   eliminate<Eliminate::kBelow>(a, shared);
   __syncthreads();
-  float* const pivots = shared.rows[0][0];
+  float* const pivots = shared.column[0];
   a.each([&](int i, int j, float& element) {
     if (i == j) pivots[i] = 1 / sqrtf(element);
   });
