@@ -9,6 +9,9 @@
 #include "kernels/cpu/newton_schulz.h"
 #include "kernels/spectral_cap.h"
 #include "muster/error.h"
+#include "plan/catalog.h"
+#include "plan/cost_model/cost_model.h"
+#include "support/problems.h"
 #include "support/reference_options.h"
 
 namespace muster::kernels {
@@ -82,6 +85,30 @@ TEST(Orthogonalize, AMatrixAndItsTransposeAgree) {
       const reference::Matrix back = reference::transpose({shape.columns, shape.rows, to_double(output)});
       EXPECT_LT(distance(expected, back), kTolerance) << name_of(shape) << " " << name;
     }
+  }
+}
+
+// The planner counts what the kernels take without asking them.
+TEST(Orthogonalize, TakesNoMoreWorkspaceThanThePlannerCounts) {
+  const CostTable table = CostTable::cpu();
+  for (const MatrixShape shape : {MatrixShape{1, 1},
+                                  {1, 4096},
+                                  {8, 4096},
+                                  {4096, 8},
+                                  {40, 40},
+                                  {64, 64},
+                                  {97, 97},
+                                  {97, 10000},
+                                  {50304, 8},
+                                  {128, 128},
+                                  {256, 256},
+                                  {400, 1600},
+                                  {768, 3072}}) {
+    const Problem problem = test::one_parameter({shape.rows, shape.columns}, 1);
+    const plan::Catalog catalog(problem);
+    const plan::CostModel model(catalog, table);
+    const int64_t planned = model.workspace_bytes({.rows = shape.rows, .columns = shape.columns});
+    EXPECT_LE(cpu::newton_schulz_matrix_bytes(cpu::form_of(shape), shape), planned) << name_of(shape);
   }
 }
 

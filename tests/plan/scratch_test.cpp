@@ -14,10 +14,13 @@ namespace {
 constexpr int64_t kElements = 64 * 64;
 constexpr int64_t kMessage = 64;  // what a message may take more than its bytes
 
-// Of a square matrix with bf16 on the wire: that, the f32 result, the kernels' copies and Gram matrices, lines.
+// Of a square matrix with bf16 on the wire: that, the f32 result, the kernels' copies, Gram matrices or the cap's
+// sketch of as many columns as the matrix has, up to 96, lines.
 int64_t workspace(int64_t side, const CostTable& cost) {
   const int64_t n = side * side;
-  return 2 * n + 4 * n + 6 * n * cost.compute_bytes + 2 * side * 16 + 1024;
+  const int64_t r = side == 1 ? 0 : std::min<int64_t>(96, (side + 31) / 32 * 32);
+  const int64_t cap = 6 * r * side * cost.compute_bytes + r * r * (2 * side / 128 + 8) * 4;
+  return 2 * n + 4 * n + 2 * n * cost.compute_bytes + std::max(4 * n * cost.compute_bytes, cap) + 2 * side * 16 + 1024;
 }
 
 // Layers of 64x64 matrices like the first, all owned by rank 0, in the waves given.

@@ -173,8 +173,14 @@ int64_t CostModel::workspace_bytes(const Matrix& m) const {
   int64_t bytes = aligned(n * byte_size(catalog_.problem().wire));     // the update as it travels
   bytes += n * std::max(kResultBytes, int64_t{table_.compute_bytes});  // the result, before it is rounded to that
   bytes += 2 * n * table_.compute_bytes;                               // copies that the iteration alternates between
-  bytes += 4 * s * s * table_.compute_bytes;                           // of the size of the Gram matrix
-  bytes += (m.rows + m.columns) * kFactorBytes;                        // sums and factors of rows and columns
+  // Of the size of the Gram matrix; before these, in their place, what the spectral cap takes for the largest sketch.
+  constexpr int64_t kSketch = 96;
+  constexpr int64_t kPart = 128;
+  const int64_t r = s > 1 ? std::min(kSketch, (s + 31) / 32 * 32) : 0;
+  const int64_t sketches = r * (2 * s + 4 * std::max(m.rows, m.columns)) * table_.compute_bytes;
+  const int64_t squares = r * r * ((m.rows + m.columns) / kPart + 8) * int64_t{sizeof(float)};
+  bytes += std::max(4 * s * s * table_.compute_bytes, sketches + squares);
+  bytes += (m.rows + m.columns) * kFactorBytes;  // sums and factors of rows and columns
   return bytes + kAlignments;
 }
 

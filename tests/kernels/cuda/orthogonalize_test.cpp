@@ -6,8 +6,11 @@
 #include "kernels/cuda/newton_schulz/cuda_cublas.h"
 #include "kernels/cuda/newton_schulz/newton_schulz.h"
 #include "orthogonalizing.h"
+#include "plan/catalog.h"
+#include "plan/cost_model/cost_model.h"
 #include "reference/reference.h"
 #include "spectra.h"
+#include "support/problems.h"
 #include "support/reference_options.h"
 
 namespace muster::kernels::cuda {
@@ -277,6 +280,33 @@ TEST_F(Orthogonalize, IsWhatCublasMakesOfItButForRounding) {
       }
       EXPECT_LT(std::sqrt(error / norm), 0.15);
     }
+  }
+}
+
+// The planner counts what the kernels take without asking them.
+TEST_F(Orthogonalize, TakesNoMoreWorkspaceThanThePlannerCounts) {
+  const CostTable table = CostTable::h200();
+  for (const MatrixShape shape : {MatrixShape{1, 1},
+                                  {1, 4096},
+                                  {8, 4096},
+                                  {4096, 8},
+                                  {40, 40},
+                                  {64, 64},
+                                  {97, 97},
+                                  {97, 10000},
+                                  {50304, 8},
+                                  {128, 128},
+                                  {256, 256},
+                                  {400, 1600},
+                                  {768, 3072},
+                                  {1024, 1024}}) {
+    const Problem problem = test::one_parameter({shape.rows, shape.columns}, 1);
+    const plan::Catalog catalog(problem);
+    const plan::CostModel model(catalog, table);
+    OrthogonalizeOptions options = with("capped3", problem.wire);
+    options.normuon.emplace();
+    const int64_t planned = model.workspace_bytes({.rows = shape.rows, .columns = shape.columns});
+    EXPECT_LE(Orthogonalizer(0).workspace(shape, 1, options), planned) << shape.rows << "x" << shape.columns;
   }
 }
 
