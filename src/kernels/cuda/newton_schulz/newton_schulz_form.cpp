@@ -39,6 +39,14 @@ Form form_of(MatrixShape shape, const Coefficients& coefficients) {
   return long_enough_for_gram(shape) && tolerates_gram(coefficients) ? Form::kGram : Form::kStandard;
 }
 
+bool restarts(const Coefficients& coefficients, size_t step) {
+  constexpr double kSlope = 64;  // of the product of polynomials at 0; of capped3: 62
+  double slope = 1;
+  for (const Coefficients::Step& s : coefficients.steps) slope *= s.a;
+  const bool flat = coefficients.sketch > 0 && coefficients.steps.size() <= 3 && slope <= kSlope;
+  return step % 3 == 2 && !flat;
+}
+
 double half_safety(const Coefficients& coefficients) {
   constexpr double kMargin = 1.02;
   return coefficients.safety * (tolerates(coefficients, 0.01) ? 1 : kMargin);

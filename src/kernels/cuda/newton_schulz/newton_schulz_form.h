@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/gemm_sm90/gemm.h"
+#include "kernels/host_device.h"
 #include "kernels/kernel_calls.h"
 
 namespace muster::kernels::cuda {
@@ -27,11 +28,13 @@ constexpr int grams_of(Form form) { return form == Form::kGram ? 4 : 2; }
 // The Gram form restarts from X before these steps. The rounding error of R grows with the square of every step's
 // slope: 950 times before the third step of polar_express, where singular values would leave the range of fp16 and
 // reach 1000 two steps later. Before the fifth it is 140 times, and no step reads R after that
-// (gram_rounding_test.cpp). Nor do three steps after the spectral cap need a restart: there is less that grows.
-inline bool restarts(const Coefficients& coefficients, size_t step) {
-  const bool few = coefficients.sketch > 0 && coefficients.steps.size() <= 3;
-  return step % 3 == 2 && !few;
-}
+// (gram_rounding_test.cpp). Three steps after the spectral cap need none if they are no steeper than capped3: no step
+// reads R after the third.
+bool restarts(const Coefficients& coefficients, size_t step);
+
+// The power of two that the norm of X is brought to before the steps: 256 to 512 for fp16, so that squares of its
+// elements do not vanish, and 1 to 2 for bf16.
+MUSTER_HOST_DEVICE constexpr int norm_exponent(Form form) { return form == Form::kGram ? 8 : 0; }
 
 // Floating-point operations of the steps executed for one matrix, including those that fill up tiles.
 double newton_schulz_flops(Form form, MatrixShape shape, const Coefficients& coefficients);

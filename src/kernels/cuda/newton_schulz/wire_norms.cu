@@ -38,11 +38,10 @@ __global__ void sum_slabs(const UpdateMatrix* matrices, int64_t elements, double
 // much smaller elements, might leave the range of f32.
 template <Form kForm>
 __device__ float power_for(double norm) {
-  constexpr int kWanted = kForm == Form::kGram ? 8 : 0;
   constexpr int kFar = 32;
   constexpr int kMost = 126;
   if (!isfinite(norm) || norm == 0) return 1;
-  const int exponent = kWanted - ilogb(norm);
+  const int exponent = norm_exponent(kForm) - ilogb(norm);
   if (kForm == Form::kStandard && exponent >= -kFar && exponent <= kFar) return 1;
   return ldexpf(1, max(-kMost, min(kMost, exponent)));
 }
