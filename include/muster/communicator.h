@@ -11,7 +11,7 @@
 // - A rank leaves by destroying its communicator. Operations that it has started still end; operations that peers start
 //   with it later fail.
 //
-// docs/comm.md says what a caller can do about an error.
+// docs/explanation/communication.md says what a caller can do about an error.
 #pragma once
 
 #include <array>

@@ -49,8 +49,8 @@ struct Coefficients {
   std::vector<Step> steps;
   double safety = 1;  // X is divided by safety * ||X||_F first
   Rescale rescale = Rescale::kNone;
-  // First of all, about this many of the largest singular values are reduced to the level of the others, which leaves
-  // the polar factor: 32, 64 or 96, the columns of the sketch that finds them. 0: none are. Needs kGram.
+  // Columns of the random sketch with which the largest singular values are capped before the first step, which leaves
+  // the polar factor: 32, 64 or 96. 0 turns the cap off. Needs Rescale::kGram.
   int sketch = 0;
 };
 

@@ -17,6 +17,7 @@
 // Singular vectors, and so the polar factor, stay as far as Q spans singular vectors. Zero stays zero.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -24,9 +25,12 @@
 
 namespace muster::kernels {
 
-// What Coefficients::sketch can be, besides 0.
+// What Coefficients::sketch can be, besides 0: without a cap.
 inline constexpr std::array<int, 3> kSketchColumns{32, 64, 96};
 inline constexpr int kMostSketchColumns = kSketchColumns.back();
+constexpr bool is_sketch(int columns) {
+  return columns == 0 || std::ranges::find(kSketchColumns, columns) != kSketchColumns.end();
+}
 
 // The signs of row `row` of S: element (row, j) is -1 if bit j % 32 of word j / 32 is set, else 1.
 MUSTER_HOST_DEVICE inline uint32_t sketch_signs(uint32_t row, uint32_t word) {

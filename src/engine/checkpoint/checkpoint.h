@@ -3,7 +3,7 @@
 // Every rank calls these functions with the same tensors in the same order, each with its own shards. All ranks share
 // the file system of the directory. An error on one rank is thrown on all ranks: InvalidArgument, in one line, if the
 // checkpoint is damaged or of another model, or if the file system refuses; CommError if a rank is lost.
-// docs/checkpoints.md says what is promised.
+// docs/howto/checkpoints-and-resharding.md says what is promised.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,7 @@ void validate(const Group& group) {
     }
   }
   require(std::isfinite(set.safety) && set.safety > 0, "safety", set.safety, "a finite number above 0");
-  if (set.sketch != 0 && std::ranges::find(kernels::kSketchColumns, set.sketch) == kernels::kSketchColumns.end()) {
+  if (!kernels::is_sketch(set.sketch)) {
     throw InvalidArgument(
         fmt::format("coefficients \"{}\": sketch {}, expected 0, 32, 64 or 96", set.name, set.sketch));
   }

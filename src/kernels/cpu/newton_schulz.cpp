@@ -326,7 +326,9 @@ void newton_schulz(const NewtonSchulzContext& context, const NewtonSchulzOptions
                    std::span<const MatrixPair> batch, Workspace workspace) {
   if (batch.empty() || shape.rows == 0 || shape.columns == 0) return;
   if (options.coefficients.steps.empty()) throw InvalidArgument("coefficients: no steps");
-  if (options.coefficients.sketch > kMostSketchColumns) throw InvalidArgument("coefficients: sketch is too large");
+  if (!is_sketch(options.coefficients.sketch)) {
+    throw InvalidArgument("coefficients: sketch " + std::to_string(options.coefficients.sketch));
+  }
   const int64_t each = newton_schulz_matrix_bytes(context.form, shape);
   const int64_t room = workspace.bytes / each;
   if (room < 1) {

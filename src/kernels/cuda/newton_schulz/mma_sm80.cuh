@@ -6,7 +6,7 @@
 #include <cuda_bf16.h>
 #include <type_traits>
 
-#include "kernels/cuda/gemm_sm90/matrix_fragments_sm90.cuh"
+#include "kernels/cuda/gemm_sm90/matrix_fragments_sm90.cuh"  // of which ldmatrix needs sm_75 only
 
 namespace muster::kernels::cuda {
 

@@ -235,6 +235,10 @@ void Orthogonalizer::run(const OrthogonalizeBatch& batch, LaunchQueue& queue, co
   const auto& matrices = batch.matrices;
   if (matrices.empty() || shape.rows == 0 || shape.columns == 0) return;
   if (options.coefficients.steps.empty()) throw InvalidArgument("coefficients: no steps");
+  const int sketch = options.coefficients.sketch;
+  if (!is_sketch(sketch) || (sketch != 0 && options.coefficients.rescale != Coefficients::Rescale::kGram)) {
+    throw InvalidArgument("coefficients: sketch " + std::to_string(sketch) + " does not fit the rescaling");
+  }
   constexpr int64_t kMostElements = int64_t{1} << 33;  // vectors of eight have 32-bit numbers
   if (shape.rows * pitch_of(shape.columns) > kMostElements) {
     throw InvalidArgument("orthogonalize: " + std::to_string(shape.rows) + "x" + std::to_string(shape.columns) +

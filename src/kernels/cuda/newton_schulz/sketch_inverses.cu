@@ -199,8 +199,7 @@ __global__ void __launch_bounds__(kThreads, 2) invert_poles_kernel(const PoleInv
   }
 }
 
-// The norm of X after the cap, as a share of the norm before, and the power of two that brings it to between 1 and 2,
-// or to between 256 and 512 for fp16.
+// From an estimate of the norm of X after the cap, as a share of the norm before: exact but for rounding if n > r.
 template <Form kForm>
 __device__ void write_scalars(const CapScalars& call, double c) {
   const int64_t matrix = blockIdx.y;
@@ -210,8 +209,7 @@ __device__ void write_scalars(const CapScalars& call, double c) {
   const double norm = sqrt(stays + c * c * traces.d * (call.r - traces.within));
   FirstScalars& first = call.first[matrix];
   const double f = static_cast<double>(first.product.alpha);
-  constexpr int kWanted = kForm == Form::kGram ? 8 : 0;
-  const double power = norm > 0 ? ldexp(1.0, kWanted - ilogb(norm)) : 1;
+  const double power = norm > 0 ? ldexp(1.0, norm_exponent(kForm) - ilogb(norm)) : 1;
   call.scalars[matrix] = {static_cast<float>(-power / (static_cast<double>(kBasisScale) * kBasisScale)),
                           static_cast<float>(power * f)};
   double next = 1 / (safety * norm * power);
@@ -235,8 +233,6 @@ __global__ void combine_poles_kernel(const CapScalars call) {
   small[(kPoles + 1) * kR * kR + at] = static_cast<float>(static_cast<double>(small[at]) - c * h);
   if (blockIdx.x == 0 && threadIdx.x == 0) write_scalars<kForm>(call, c);
 }
-
-dim3 grid_of(int64_t across, int64_t batch) { return {static_cast<unsigned>(across), static_cast<unsigned>(batch)}; }
 
 }  // namespace
 

@@ -110,8 +110,8 @@ __global__ void __launch_bounds__(kThreads) sum_gram_kernel(const Rows<T> v, flo
   }
   MmaSums own[kOwn][2];
   const int64_t matrix = blockIdx.y * v.stride;
-  const int begin = static_cast<int>(blockIdx.x * kGramSumColumns);
-  const int end = min(begin + static_cast<int>(kGramSumColumns), v.columns);
+  const int begin = static_cast<int>(blockIdx.x * kGramPartColumns);
+  const int end = min(begin + static_cast<int>(kGramPartColumns), v.columns);
   Chunk<kR, kChunk> next;
   Chunk<kR, kChunk> next_low;
   const auto load = [&](int at) {
@@ -160,6 +160,8 @@ __global__ void __launch_bounds__(kThreads) sum_gram_kernel(const Rows<T> v, flo
 // Adds up the parts of up to two Gram matrices per matrix, into the first part of each.
 template <int kR>
 __global__ void add_parts_kernel(const GramParts a, const GramParts b) {
+  const int first = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (first % kR / 16 > first / kR / 16) return;  // above the diagonal
   const GramParts& own = blockIdx.z == 0 ? a : b;
   float* const at =
       own.sums + static_cast<int64_t>(blockIdx.y) * own.parts * kR * kR + blockIdx.x * kThreads + threadIdx.x;
@@ -316,8 +318,6 @@ void launch_transform(const Transform& call, const dim3& grid, cudaStream_t stre
   kernel<<<grid, kThreads, kBytes, stream>>>(call.b, call.b_stride, call.lower, Rows<T>(call.v), to);
 }
 
-dim3 grid_of(int64_t across, int64_t batch) { return {static_cast<unsigned>(across), static_cast<unsigned>(batch)}; }
-
 }  // namespace
 
 void write_signs(Half type, const Matrices& signs, LaunchQueue& queue) {
@@ -336,7 +336,7 @@ void sum_gram(Half type, const SketchRows& v, int64_t batch, float* sums, Launch
                {static_cast<int64_t>(type), batch, v.rows.rows, v.rows.columns, v.rows.stride, address(v.rows.data),
                 address(v.remainder), address(sums)},
                [&](cudaStream_t stream) {
-                 const dim3 grid = grid_of(gram_sums(v.rows.columns), batch);
+                 const dim3 grid = grid_of(gram_parts(v.rows.columns), batch);
                  with_half(type, [&]<typename T>(Type<T>) {
                    with_sketch(v.rows.rows, [&]<int kR>(Value<kR>) {
                      auto* const kernel =

@@ -9,7 +9,7 @@ namespace {
 class Cap {
  public:
   Cap(int sketch, const Iterates& iterates, const CapBuffers& buffers, LaunchQueue& queue)
-      : r_(sketch),
+      : r_(sketch_columns(sketch, iterates.n())),
         n_(iterates.n()),
         m_(std::max(iterates.shape.rows, iterates.shape.columns)),
         wide_(iterates.shape.rows <= iterates.shape.columns),
@@ -41,7 +41,7 @@ class Cap {
   void* second_basis() const { return static_cast<uint16_t*>(buffers_.basis) + r_ * pitch_of(n_); }
   float* small(int64_t i) const { return buffers_.small + i * r_ * r_; }
   int64_t small_stride() const { return kSmallMatrices * r_ * r_; }
-  float* sums_of_e() const { return buffers_.sums + batch() * gram_sums(n_) * r_ * r_; }
+  float* sums_of_e() const { return buffers_.sums + batch() * gram_parts(n_) * r_ * r_; }
 
   // D = f A X, where f normalizes X; if `back`, A X^T. For tall X the other way round.
   struct Product {
@@ -64,10 +64,10 @@ class Cap {
     multiply(gemm, queue_, iterates_.cublas);
   }
 
-  // Replaces V by an orthonormal basis of its columns, times `scale`.
-  Transform orthonormalized(const Matrices& v, float scale) const {
+  // Finds L^-1 for V, and returns the transform that replaces V by an orthonormal basis of its columns, times `scale`.
+  Transform orthonormalization(const Matrices& v, float scale) const {
     sum_gram(type_, {v}, batch(), buffers_.sums, queue_);
-    const GramParts gram{buffers_.sums, gram_sums(v.columns)};
+    const GramParts gram{buffers_.sums, gram_parts(v.columns)};
     add_gram_parts(r_, batch(), gram, {}, queue_);
     invert_cholesky({static_cast<int>(r_), batch(), gram, scale, small(0)}, queue_);
     return {
@@ -81,9 +81,9 @@ class Cap {
       const Matrices signs{buffers_.signs, r_, n_, pitch_of(n_), 0};
       write_signs(type_, signs, queue_);
       multiply_x({.a = signs, .d = z_rows()});
-      transform(orthonormalized(z_rows(), 1), queue_);
+      transform(orthonormalization(z_rows(), 1), queue_);
       multiply_x({.a = z_rows(), .d = q_rows(), .back = true});
-      basis = orthonormalized(q_rows(), kBasisScale);
+      basis = orthonormalization(q_rows(), kBasisScale);
     }
     (wide_ ? basis.columns : basis.second_rows) = wide_ ? buffers_.factor : second_basis();
     transform(basis, queue_);
@@ -92,8 +92,8 @@ class Cap {
   // M E in the place of E, or transposed, where subtract() reads it.
   void replace_e(const NormSettings* settings) const {
     const SketchRows e{e_rows(), rows_at(r_).data};
-    const GramParts n{buffers_.sums, gram_sums(n_)};
-    const GramParts t{sums_of_e(), gram_sums(m_)};
+    const GramParts n{buffers_.sums, gram_parts(n_)};
+    const GramParts t{sums_of_e(), gram_parts(m_)};
     sum_gram(type_, {q_rows()}, batch(), n.sums, queue_);
     sum_gram(type_, e, batch(), t.sums, queue_);
     add_gram_parts(r_, batch(), n, t, queue_);
@@ -142,6 +142,7 @@ class Cap {
 
 void cap_spectrum(int sketch, Iterates& iterates, const NormSettings* settings, const CapBuffers& buffers,
                   LaunchQueue& queue) {
+  if (sketch_columns(sketch, iterates.n()) == 0) return;
   Cap(sketch, iterates, buffers, queue).run(settings);
   std::swap(iterates.x[0], iterates.x[1]);
 }

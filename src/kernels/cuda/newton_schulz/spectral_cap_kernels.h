@@ -18,8 +18,8 @@ namespace muster::kernels::cuda {
 inline constexpr float kBasisScale = 256;
 
 // Partial sums of a Gram matrix of `columns` columns.
-inline constexpr int64_t kGramSumColumns = 128;
-constexpr int64_t gram_sums(int64_t columns) { return (columns + kGramSumColumns - 1) / kGramSumColumns; }
+inline constexpr int64_t kGramPartColumns = 128;
+constexpr int64_t gram_parts(int64_t columns) { return (columns + kGramPartColumns - 1) / kGramPartColumns; }
 
 // r x r matrices per matrix, in this order: N^-1, then the inverse for every pole, then M.
 inline constexpr int64_t kPoles = static_cast<int64_t>(kInverseRootPoles.size());
@@ -45,7 +45,7 @@ void write_signs(Half type, const Matrices& signs, LaunchQueue& queue);
 // diagonal are written.
 struct GramParts {
   float* sums = nullptr;
-  int64_t parts = 0;  // gram_sums() of V's columns
+  int64_t parts = 0;  // gram_parts() of V's columns
 };
 
 // Partial sums of V^T V.
