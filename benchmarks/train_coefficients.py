@@ -204,7 +204,7 @@ def orthogonalize(x: Tensor, steps: Sequence[tuple[float, float, float]]) -> Ten
 
 
 class PlainNorMuon:
-    """NorMuon as Muster defines it (docs/cpu.md), with any orthogonalization; without decay."""
+    """NorMuon as Muster defines it (docs/explanation/cpu-kernels.md), with any orthogonalization; without decay."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Trains the example GPT in several ways and writes docs/curves.md with its plots.
+"""Trains the example GPT in several ways and writes docs/lab/curves.md with its plots.
 
-    python curves.py [--steps 200] [--out ../../docs]
+    python curves.py [--steps 200] [--out ../../docs/lab]
     python curves.py --coefficients      # only the section on coefficients of Newton-Schulz, in the page that is there
 
 Ranks are processes of this one, on the CPU, with a thread each. Two runs of the comparison go on at a time.
@@ -320,7 +320,7 @@ def section(found: Found, seconds: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "docs")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "docs" / "lab")
     parser.add_argument("--coefficients", action="store_true", help="only the section on them")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -13,7 +13,7 @@ from torch import nn
 import muster.torch
 from muster.torch.default_groups import decisions
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "param-groups.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "param-groups.md"
 
 
 def test_convolutions_are_matrices_of_outputs_against_everything_else() -> None:
@@ -199,7 +199,7 @@ def test_frozen_parameters_are_left_out(dtype: torch.dtype, capsys: pytest.Captu
 
 
 def test_an_unfrozen_parameter_is_added_with_its_name() -> None:
-    # docs/param-groups.md has this line.
+    # docs/reference/param-groups.md has this line.
     m = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 5))
     m[0].requires_grad_(False)
     opt = muster.torch.NorMuon(muster.torch.param_groups(m, verbose=False))

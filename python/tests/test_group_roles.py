@@ -12,7 +12,7 @@ from torch import nn
 import muster.torch
 from muster.torch.module_roles import HEADS
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "param-groups.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "param-groups.md"
 NO_HEAD = "muster: no output head was found; if the last linear layer is one, give exclude="
 
 

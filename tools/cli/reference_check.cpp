@@ -260,7 +260,7 @@ bool ReferenceCheck::amplifies() const {
   return false;
 }
 
-// See docs/cli.md for why. Along the momentum 0: not looked at.
+// See docs/reference/cli.md for why. Along the momentum 0: not looked at.
 ReferenceCheck::Errors ReferenceCheck::tolerances(const Job& job) const {
   const bool f32 = workload_.problem().wire == Dtype::kF32;
   const bool cuda = options_.device == Device::Kind::kCuda;

@@ -16,7 +16,7 @@
 namespace muster::sim {
 namespace {
 
-// Link rates, memory and ratios of peak rates are those of data sheets, unreduced (docs/scale.md says which). Launches
+// Link rates, memory and ratios of peak rates are those of data sheets, unreduced (docs/explanation/scale.md says which). Launches
 // are a twentieth of the start of a batch as measured on one H200: some twenty launches. What starts an exchange and a
 // message is the cost table's.
 constexpr std::string_view kH100 = R"({

@@ -1,7 +1,7 @@
 """Classes for frameworks that need more than ``muster.torch``. Each module is imported on first use.
 
 ``muster.integrations.transformers`` and ``muster.integrations.torchtitan`` need the package of that name. Accelerate
-and Lightning take the optimizers of ``muster.torch`` as they are: docs/frameworks.md.
+and Lightning take the optimizers of ``muster.torch`` as they are: docs/howto/frameworks.md.
 """
 
 from typing import TYPE_CHECKING

@@ -4,7 +4,7 @@
     opt = muster.torch.NorMuon(muster.torch.param_groups(model), lr=0.02)
 
 Layouts are read from the tensors: DTensors (FSDP2, tensor and expert parallelism, any mix), plain tensors on a process
-group (DDP), or plain tensors alone. docs/torch.md says what is supported.
+group (DDP), or plain tensors alone. docs/reference/python.md says what is supported.
 """
 
 from . import groups, layout

@@ -198,7 +198,7 @@ class CheckpointedOptimizer(PlannedOptimizer):
     # Checkpoints of the engine.
 
     def save(self, directory: str | PathLike[str]) -> None:
-        """Writes weights and state to a checkpoint of the engine (docs/checkpoints.md). All ranks together.
+        """Writes weights and state to a checkpoint of the engine (docs/howto/checkpoints-and-resharding.md). All ranks together.
 
         With one rank another thread may call it: it waits for the step in progress.
         """

@@ -41,7 +41,7 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Groups for ``NorMuon`` or ``Muon``: matrices to it; embeddings, heads, routers, gains and biases to AdamW.
 
-    The class of the module that holds a parameter decides: docs/param-groups.md has the rules, and tables for common
+    The class of the module that holds a parameter decides: docs/reference/param-groups.md has the rules, and tables for common
     architectures. If no class decides, names and shapes do, and the printout calls it a guess. Frozen parameters are
     left out. Tied parameters appear once.
 

@@ -49,7 +49,7 @@ class NorMuon(CheckpointedOptimizer):
     The constructor plans nothing. The first use (``step``, ``grad_norm``, ``plan``, or a ``load_state_dict`` with
     state) reads the layouts of the tensors in ``param_groups``, and so does a step after these have changed: a
     framework may shard the model and replace tensors after the optimizer was made. From then on ``opt.state`` has
-    tensors, which the engine updates in place: docs/torch.md has their names. One thread at a time uses an optimizer.
+    tensors, which the engine updates in place: docs/reference/python.md has their names. One thread at a time uses an optimizer.
 
     Args:
         params: tensors, (name, tensor) pairs, or groups of either. ``muster.torch.param_groups(model)`` makes them; the
@@ -76,8 +76,8 @@ class NorMuon(CheckpointedOptimizer):
             False: each element's state is kept once, and ``state_dict`` is a call of all ranks. Default None: False
             with ``grad_sync``, else True.
         non_finite: "ignore" (default), "error", "skip_step" or "zero": the policy for NaN and infinity in gradients.
-        overlap: waves of the step start during backward, as their gradients come; see docs/torch.md. Default False.
-        strategy, waves, scratch_mib: options of the planner; see docs/planner.md. Default "global", 0 (chosen), 1024.
+        overlap: waves of the step start during backward, as their gradients come; see docs/reference/python.md. Default False.
+        strategy, waves, scratch_mib: options of the planner; see docs/explanation/planning.md. Default "global", 0 (chosen), 1024.
         threads: threads per rank on the CPU; default torch.get_num_threads().
         graph: on CUDA, capture a step once and replay it (default); set False when debugging.
         seed: seed of stochastic rounding. Default 0.
@@ -364,7 +364,7 @@ class NorMuon(CheckpointedOptimizer):
     def parameter_stats(self) -> dict[str, ParameterStats]:
         """Statistics of the last step by parameter, the same on every rank; empty if that step was not monitored.
 
-        ``monitor_every`` chooses the steps. Such a step takes longer, and on CUDA waits for its end: docs/torch.md.
+        ``monitor_every`` chooses the steps. Such a step takes longer, and on CUDA waits for its end: docs/reference/python.md.
         """
         with self._use.call("parameter_stats"):
             built = self._built

@@ -1,8 +1,8 @@
 """param_groups on the architectures of transformers: where each parameter goes, and in which orientation.
 
-docs/param-groups.md has the same as tables. To write them again:
+docs/reference/param-groups.md has the same as tables. To write them again:
 
-    python python/tests/frameworks/test_param_groups.py --write docs/param-groups.md
+    python python/tests/frameworks/test_param_groups.py --write docs/reference/param-groups.md
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from transformers.pytorch_utils import Conv1D
 import muster.torch
 from muster.torch.default_groups import decisions
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "param-groups.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "param-groups.md"
 MARK = "<!-- Written by python/tests/frameworks/test_param_groups.py --write: do not edit below. -->\n"
 OPTIMIZERS = pytest.mark.parametrize("optimizer", [muster.torch.Muon, muster.torch.NorMuon])
 
