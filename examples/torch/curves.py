@@ -246,7 +246,7 @@ PAGE = """# Loss curves
 
 Made by `examples/torch/curves.py` in {minutes:.1f} minutes on two CPU cores that others used too, with PyTorch {torch}:
 small models on little text, so that whoever doubts can run it again. The GPT is that of
-[examples/torch](../examples/torch/README.md), the text [in this repository](../data/README.md).
+[examples/torch](../../examples/torch/README.md), the text [in this repository](../../data/README.md).
 
 ## One rank and four
 
@@ -261,7 +261,7 @@ rank reads a quarter of the batch, torch sums gradients in another order, and th
 
 ![losses under two strategies](curves_strategies.svg)
 
-`global` and `megabatch` ([planner.md](planner.md)) send and pad differently, on the same four ranks, a quarter of the
+`global` and `megabatch` ([planning.md](../explanation/planning.md)) send and pad differently, on the same four ranks, a quarter of the
 batch each. The largest difference of any loss is {same[strategies]}.
 
 ## AdamW, Muon and NorMuon
@@ -288,7 +288,7 @@ SECTION = """## Coefficients of Newton-Schulz
 ![losses with several sets of coefficients](curves_coefficients.svg)
 
 The same again: NorMuon with the sets `polar_express` and `jordan`, both of five steps, and with
-[capped](explanation/spectral-cap.md) sets of three and four. `curves.py --coefficients` made this section in
+[capped](../explanation/spectral-cap.md) sets of three and four. `curves.py --coefficients` made this section in
 {minutes:.1f} minutes on the same two cores. At their best rates the means differ by {spread:.3f}, seeds of one set by up to
 {seeds:.3f}.
 
