@@ -20,7 +20,7 @@ int64_t workspace(int64_t side, const CostTable& cost) {
   const int64_t n = side * side;
   const int64_t r = side == 1 ? 0 : std::min<int64_t>(96, (side + 31) / 32 * 32);
   const int64_t cap = 6 * r * side * cost.compute_bytes + r * r * (2 * side / 128 + 8) * 4;
-  return 2 * n + 4 * n + 2 * n * cost.compute_bytes + std::max(4 * n * cost.compute_bytes, cap) + 2 * side * 16 + 1024;
+  return 2 * n + 4 * n + 2 * n * cost.compute_bytes + std::max(4 * n * cost.compute_bytes, cap) + 2 * side * 16 + 4096;
 }
 
 // Layers of 64x64 matrices like the first, all owned by rank 0, in the waves given.

@@ -30,7 +30,7 @@ int64_t orthogonalize_ns(const CostTable& table, const Matrix& m) {
 // Workspace of an orthogonalization besides matrices.
 constexpr int64_t kResultBytes = 4;    // of an element in f32
 constexpr int64_t kFactorBytes = 16;   // per row and column
-constexpr int64_t kAlignments = 1024;  // of all buffers together
+constexpr int64_t kAlignments = 4096;  // of all buffers together: at most 16, each to 256 bytes
 
 }  // namespace
 
