@@ -14,7 +14,8 @@
 
 namespace muster {
 
-// kGlobal is the planner. The others reproduce the schedules of other systems, for comparison (docs/explanation/planning.md).
+// kGlobal is the planner. The others reproduce the schedules of other systems, for comparison
+// (docs/explanation/planning.md).
 enum class Strategy : uint8_t { kGlobal, kPerMatrix, kChunked, kGrouped, kMegabatch, kRouted, kLayerwise };
 
 std::string_view name(Strategy strategy);

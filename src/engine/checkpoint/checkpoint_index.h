@@ -1,4 +1,5 @@
-// The index of a checkpoint: which tensors are in which files, and their checksums. docs/howto/checkpoints-and-resharding.md has the format.
+// The index of a checkpoint: which tensors are in which files, and their checksums.
+// docs/howto/checkpoints-and-resharding.md has the format.
 #pragma once
 
 #include <cstdint>

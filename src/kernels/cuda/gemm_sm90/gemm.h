@@ -1,7 +1,8 @@
 // Batched GEMMs of 16-bit matrices with f32 sums: on the tensor cores of Hopper (sm_90a) by a kernel of our own, or by
 // cuBLAS.
 //
-// The result for a matrix does not depend on the batch it is in. docs/explanation/kernels.md describes the kernel and its speed.
+// The result for a matrix does not depend on the batch it is in. docs/explanation/kernels.md describes the kernel and
+// its speed.
 #pragma once
 
 #include <cstdint>

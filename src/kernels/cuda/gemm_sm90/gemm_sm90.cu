@@ -68,9 +68,9 @@ int multiprocessors() {
   return count;
 }
 
-// Measured (docs/explanation/kernels.md): large tiles win where power limits the device, small ones where there are too few tiles.
-// The threshold of symmetric GEMMs without C was measured on GEMMs alone, not on whole steps. Remainders need a second
-// epilogue buffer, which ping-pong alone has.
+// Measured (docs/explanation/kernels.md): large tiles win where power limits the device, small ones where there are too
+// few tiles. The threshold of symmetric GEMMs without C was measured on GEMMs alone, not on whole steps. Remainders
+// need a second epilogue buffer, which ping-pong alone has.
 Schedule schedule_of(const Gemm& gemm) {
   if (gemm.d_remainder.data != nullptr) return Schedule::kPingPong;
   const bool gram = gemm.symmetric && gemm.c.data == nullptr;
