@@ -25,6 +25,10 @@ struct SaveOptions {
 void save_checkpoint(const std::string& directory, const CheckpointMeta& meta, std::span<const StateShard> shards,
                      Communicator& comm, const SaveOptions& options = {});
 
+// Removes the files of a checkpoint, and the directory if it holds nothing else. One rank calls it. What cannot be
+// removed stays.
+void remove_checkpoint(const std::string& directory);
+
 // Fills all shards. The checkpoint must hold exactly these tensors. Everything is read and checked before anything is
 // changed. Memory is one buffer of 1 MiB, so the files are read, and checked, a second time to fill the shards. If
 // that fails because the files changed meanwhile, an Error that is not an InvalidArgument says so.

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <random>
+#include <set>
 #include <unistd.h>
 #include <utility>
 
@@ -77,18 +78,17 @@ void write_blocks(const CheckpointFiles& files, const Communicator& comm, Tensor
   });
 }
 
-// Removes files of the replaced checkpoint and of interrupted saves.
-void remove_others(const CheckpointFiles& files) {
+// Removes files of checkpoints and of interrupted saves, except those to keep. A file that cannot be removed does no
+// harm.
+void remove_files(const std::string& directory, const std::set<std::string>& keep) {
   namespace fs = std::filesystem;
   std::error_code error;
   std::vector<std::string> others;
-  for (fs::directory_iterator entry(files.directory, error), end; !error && entry != end; entry.increment(error)) {
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    const bool named = std::ranges::any_of(files.index.files, [&](const FileEntry& file) { return file.name == name; });
-    if (!named && is_checkpoint_file(name)) others.push_back(name);
+    if (is_checkpoint_file(name) && !keep.contains(name)) others.push_back(name);
   }
-  // A file that cannot be removed does no harm.
-  for (const std::string& name : others) ::unlink(path_in(files.directory, name).c_str());
+  for (const std::string& name : others) ::unlink(path_in(directory, name).c_str());
 }
 
 void commit(const CheckpointFiles& files, const std::string& temporary, Unfinished& unfinished) {
@@ -104,7 +104,9 @@ void commit(const CheckpointFiles& files, const std::string& temporary, Unfinish
   if (std::rename(temporary.c_str(), path.c_str()) != 0) base::fail_system("write", path);
   unfinished.keep();
   base::sync_directory(files.directory);
-  remove_others(files);
+  std::set<std::string> keep;
+  for (const FileEntry& file : files.index.files) keep.insert(file.name);
+  remove_files(files.directory, keep);
 }
 
 }  // namespace
@@ -148,6 +150,12 @@ void save_checkpoint(const std::string& directory, const CheckpointMeta& meta, s
     }
     commit(files, temporary, unfinished);
   });
+}
+
+void remove_checkpoint(const std::string& directory) {
+  ::unlink(path_in(directory, kIndexName).c_str());  // first: files without an index are no checkpoint
+  remove_files(directory, {});
+  ::rmdir(directory.c_str());  // fails if other files are there
 }
 
 }  // namespace muster::engine
