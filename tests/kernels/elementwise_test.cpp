@@ -450,5 +450,22 @@ TEST(Lion, AgreesWithTheReferenceAndEveryPathGivesTheSameBits) {
   });
 }
 
+// The sign of NaN was taken as 0: after one NaN gradient a weight never moved again, and nothing showed it.
+TEST(Lion, ANanGradientReachesTheWeight) {
+  constexpr int64_t kCount = 37;  // whole vectors, and a tail
+  for (const cpu::Elementwise* set : all_elementwise()) {
+    std::vector<float> values = random_values(kCount, 14);
+    values[3] = values[36] = std::numeric_limits<float>::quiet_NaN();
+    Buffer grad(Dtype::kF32, values);
+    Stored stored(WeightForm::kF32, random_values(kCount, 15));
+    std::vector<float> momentum(kCount);
+    const Rates rates{.lr = 0.02};
+    const ElementRange range{kCount, grad.data(), momentum.data(), nullptr, stored.block(), 1};
+    cpu::make_kernels({.threads = 1}, *set)->lion({.grad = Dtype::kF32, .rates = &rates}, std::span(&range, 1));
+    const std::vector<float> result = stored.values();
+    for (size_t i = 0; i < result.size(); ++i) EXPECT_EQ(std::isnan(result[i]), i == 3 || i == 36) << set->name << i;
+  }
+}
+
 }  // namespace
 }  // namespace muster::kernels

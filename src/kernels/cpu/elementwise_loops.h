@@ -129,7 +129,8 @@ struct LionRule : MomentRates {
     const float direction = toward(momentum[j], g, rest1);
     momentum[j] = toward(momentum[j], g, rest2);
     const float up = direction > 0 ? lr : 0.0f;  // a nested conditional vectorises worse
-    return direction < 0 ? -lr : up;
+    const float change = direction < 0 ? -lr : up;
+    return direction == direction ? change : direction;  // NaN reaches the weight instead of stopping it
   }
 };
 

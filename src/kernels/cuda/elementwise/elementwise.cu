@@ -142,6 +142,7 @@ struct LionRule : MomentRates {
   __device__ float change(float g, float& first, float&) const {
     const float direction = toward(first, g, rest1);
     first = toward(first, g, rest2);
+    if (isnan(direction)) return direction;  // NaN reaches the weight instead of stopping it
     return direction > 0 ? lr : direction < 0 ? -lr : 0.0F;
   }
 };
