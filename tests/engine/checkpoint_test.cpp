@@ -1,9 +1,11 @@
 #include "engine/checkpoint/checkpoint.h"
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -236,6 +238,38 @@ TEST_F(Checkpoints, NameTheDamagedTensor) {
   text.back() = static_cast<char>(text.back() ^ 1);
   write(file, text);
   EXPECT_THAT(refusal(3), AllOf(HasSubstr(file), HasSubstr("tensor 'experts:mantissa' is damaged")));
+}
+
+// They were loaded: means of squares below 0 became NaN weights, and a counter of 2^63 - 1 wrapped around.
+TEST_F(Checkpoints, OfValuesThatStateCannotHaveAreRefused) {
+  int64_t updates = -3;
+  std::array<float, 2> variance{0.25F, -0.5F};
+  std::array<std::byte, 16> kept{};
+  const auto shards = [](void* counter, void* means) {
+    const auto dense = [](int64_t count, void* data) {
+      return StateBlock{.rows = 1, .columns = count, .data = static_cast<std::byte*>(data)};
+    };
+    return std::vector<StateShard>{{{"w:updates", StateType::kI64, {}}, {dense(1, counter)}},
+                                   {{"w:variance", StateType::kF32, {2}}, {dense(2, means)}}};
+  };
+  const auto comm = std::move(make_local_communicators(1)[0]);
+  const auto said = [&] {
+    save_checkpoint(directory_, {}, shards(&updates, variance.data()), *comm);
+    try {
+      load_checkpoint(directory_, shards(kept.data(), kept.data() + 8), *comm);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("loaded");
+  };
+  EXPECT_THAT(said(), HasSubstr("state 'w:updates': -3; expected 0 to 2^53"));
+  updates = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(said(), HasSubstr("state 'w:updates': 9223372036854775807"));
+  updates = 7;
+  EXPECT_THAT(said(), HasSubstr("state 'w:variance': -0.5; expected no negative mean of squares"));
+  EXPECT_THAT(kept, Each(std::byte{0})) << "nothing is changed by a refusal";
+  variance[1] = 0;
+  EXPECT_EQ(said(), "loaded");
 }
 
 TEST_F(Checkpoints, OfAnotherLengthAreRefused) {

@@ -2,9 +2,11 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -345,6 +347,15 @@ TEST(Optimizer, NamesWhatIsWrongWithImportedState) {
     wrong = momentum;
     wrong.type = StateType::kBf16;
     EXPECT_EQ(said(wrong), "rank 0: state \"w:momentum\": stored in another type than here");
+    StateTensor updates = optimizer.export_state("w:updates");
+    for (const int64_t count : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+      std::memcpy(updates.data.data(), &count, sizeof count);
+      EXPECT_EQ(said(updates), fmt::format("rank 0: state \"w:updates\": {}; expected 0 to 2^53", count));
+    }
+    StateTensor second = optimizer.export_state("v:second");
+    const float negative = -0.5F;
+    std::memcpy(second.data.data() + 4, &negative, sizeof negative);
+    EXPECT_EQ(said(second), "rank 0: state \"v:second\": -0.5; expected no negative mean of squares");
     EXPECT_THROW(optimizer.export_state("w:first"), InvalidArgument);
     const std::vector<StateTensor> twice{momentum, momentum};
     EXPECT_THAT([&] { optimizer.import_state(twice); },

@@ -70,6 +70,11 @@ WholeState whole_state(int64_t step) {
       x = x * 6364136223846793005 + 1442695040888963407;
       byte = static_cast<std::byte>(x >> 56);
     }
+    // Of random bytes, only what state may be: counters below 2^48, and means of squares from 0 on.
+    if (info.name.ends_with(":updates")) tensor.data[6] = tensor.data[7] = std::byte{0};
+    if (info.name.ends_with(":variance")) {
+      for (size_t at = 3; at < tensor.data.size(); at += 4) tensor.data[at] &= std::byte{0x7f};
+    }
     tensor.shard = {info, {{1, elements, 0, 0, tensor.data.data(), 0}}};
   }
   return state;

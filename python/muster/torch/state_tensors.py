@@ -16,6 +16,7 @@ from .layout import local
 State = dict[str, torch.Tensor]
 #: Counters. The last two belong to the optimizer as a whole: one tensor for all parameters.
 COUNTERS = ("updates", "steps", "seed")
+MOST_STEPS = 2**53
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ def check_fits(of: str, entry: str, value: Any, into: torch.Tensor) -> None:
         size = value.numel() if isinstance(value, torch.Tensor) else 1
         if size != 1 or not isinstance(value, (int, float, torch.Tensor)):
             raise ValueError(f"{what} is {_describe(value)}, expected a number")
+        if entry != "seed" and not 0 <= float(value) <= MOST_STEPS:
+            raise ValueError(f"{what} is {value if isinstance(value, (int, float)) else value.item()}, expected 0 to 2^53")
         return
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         raise ValueError(f"{what} is {_describe(value)}, expected a dense tensor")
@@ -78,6 +81,8 @@ def check_fits(of: str, entry: str, value: Any, into: torch.Tensor) -> None:
         raise ValueError(f"{what} is {value.dtype}, expected {into.dtype}")
     if isinstance(into, DTensor) and not same_layout(value, into) and is_uneven_stride(into):
         raise ValueError(f"{what}: {UNEVEN.format(tuple(into.shape), into.placements)}")
+    if entry in ("variance", "second") and (local(value) < 0).any():
+        raise ValueError(f"{what} has {local(value).min().item():g}, expected no negative mean of squares")
 
 
 def _as(value: torch.Tensor, into: torch.Tensor) -> torch.Tensor:

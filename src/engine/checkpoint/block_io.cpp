@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "base/text.h"
 #include "engine/checkpoint/checksum.h"
+#include "engine/state/state_values.h"
 
 namespace muster::engine {
 
@@ -106,7 +109,12 @@ uint64_t BlockReader::read(const TensorPlace& place, const StateBlock& strided) 
   }
   const auto take = [&](int64_t row, int64_t column, int64_t count, const std::byte* from) {
     sum += checksum(from, count, block.index + row * block.index_stride + column, place.width);
-    if (mode_ == ReadMode::kVerify) return;
+    if (mode_ == ReadMode::kVerify) {
+      if (!refused_.empty() || place.info == nullptr) return;
+      const std::string refused = refused_value(*place.info, {from, static_cast<size_t>(count * place.width)});
+      if (!refused.empty()) refused_ = fmt::format("state {}: {}", base::in_quotes(place.info->name), refused);
+      return;
+    }
     std::memcpy(block.data + (row * block.stride + column) * place.width, from,
                 static_cast<size_t>(count * place.width));
   };

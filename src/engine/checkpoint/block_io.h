@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "base/file.h"
 #include "engine/state/state_shard.h"
@@ -12,8 +13,9 @@
 namespace muster::engine {
 
 struct TensorPlace {
-  int64_t offset = 0;  // bytes from the start of the file
-  int64_t width = 4;   // bytes of an element
+  int64_t offset = 0;               // bytes from the start of the file
+  int64_t width = 4;                // bytes of an element
+  const StateInfo* info = nullptr;  // of the tensor; null: any values will do
 };
 
 // Fails unless the block lies in a tensor of `elements` elements and its rows do not intersect.
@@ -36,7 +38,7 @@ class BlockWriter {
 };
 
 enum class ReadMode : uint8_t {
-  kVerify,  // computes checksums only
+  kVerify,  // computes checksums, and looks for values that the state may not have
   kFill,    // also writes to the block's memory
 };
 
@@ -44,10 +46,13 @@ class BlockReader {
  public:
   BlockReader(const base::File& file, ReadMode mode);
   uint64_t read(const TensorPlace& place, const StateBlock& block);  // its checksum
+  // Tensor and value of the first that the state may not have; empty if there was none.
+  const std::string& refused() const { return refused_; }
 
  private:
   const base::File& file_;
   const ReadMode mode_;
+  std::string refused_;
   std::unique_ptr<std::byte[]> buffer_;
 };
 

@@ -55,7 +55,9 @@ void check_files(const CheckpointFiles& files, const Communicator& comm) {
   }
 }
 
-void read_blocks(const CheckpointFiles& files, ReadMode mode, const Communicator& comm, TensorSums& sums) {
+// Returns the first value that the state may not have; empty if this rank read none.
+std::string read_blocks(const CheckpointFiles& files, ReadMode mode, const Communicator& comm, TensorSums& sums) {
+  std::string refused;
   const BlockChoice choice = mode == ReadMode::kFill ? BlockChoice::kAll : BlockChoice::kPrimary;
   for_each_file(files, choice, comm, [&](size_t f) {
     const base::File file = base::File::open_to_read(path_in(files.directory, files.index.files[f].name));
@@ -69,7 +71,11 @@ void read_blocks(const CheckpointFiles& files, ReadMode mode, const Communicator
       }
       sums.set(tensor.number, sum);
     }
+    if (refused.empty() && !reader.refused().empty()) {
+      refused = fmt::format("{}: {}", base::path_text(file.path()), reader.refused());
+    }
   });
+  return refused;
 }
 
 // Says which tensor differs from the index; empty if none does. The same on every rank.
@@ -101,9 +107,13 @@ CheckpointMeta load_checkpoint(const std::string& directory, std::span<const Sta
   fail_together(comm, "check checkpoint files", [&] { check_files(files, comm); });
 
   TensorSums verified(files.tensors);
-  fail_together(comm, "verify checkpoint", [&] { read_blocks(files, ReadMode::kVerify, comm, verified); });
+  std::string refused;
+  fail_together(comm, "verify checkpoint", [&] { refused = read_blocks(files, ReadMode::kVerify, comm, verified); });
   verified.reduce(comm, "sum checkpoint");
   if (const std::string damaged = damage(files, verified); !damaged.empty()) fail("{}", damaged);
+  fail_together(comm, "check values of checkpoint", [&] {
+    if (!refused.empty()) fail("{}", refused);
+  });
 
   TensorSums filled(files.tensors);
   std::string failure =

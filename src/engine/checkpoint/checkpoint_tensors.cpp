@@ -47,7 +47,7 @@ CheckpointFiles match_tensors(const std::string& directory, CheckpointIndex inde
         fail("checkpoint {}: tensor {} is {}, but {} here", base::path_text(directory), in_quotes(entry.info.name),
              kind_text(entry.info), kind_text(here));
       }
-      files.back().push_back({number++, found->second, {offset, byte_size(here.type)}});
+      files.back().push_back({number++, found->second, {offset, byte_size(here.type), &found->second->info}});
       offset += tensor_bytes(here);
       wanted.erase(found);
     }

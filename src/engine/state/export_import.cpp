@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "engine/state/state_values.h"
 #include "muster/error.h"
 
 namespace muster::engine {
@@ -106,6 +107,9 @@ void check_import(const StateInfo& expected, const StateTensor& tensor) {
   const int64_t bytes = element_count(expected.shape) * byte_size(expected.type);
   if (static_cast<int64_t>(tensor.data.size()) != bytes) {
     throw InvalidArgument(fmt::format("state \"{}\": {} bytes, expected {}", expected.name, tensor.data.size(), bytes));
+  }
+  if (const std::string refused = refused_value(expected, tensor.data); !refused.empty()) {
+    throw InvalidArgument(fmt::format("state \"{}\": {}", expected.name, refused));
   }
 }
 

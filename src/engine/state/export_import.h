@@ -15,7 +15,7 @@ StateTensor export_tensor(const StateShard& shard, Communicator& communicator);
 // Fills this rank's shard from the whole tensor.
 void import_tensor(const StateShard& shard, std::span<const std::byte> whole);
 
-// Throws InvalidArgument, naming the tensor, unless type, shape and size are as expected.
+// Throws InvalidArgument, naming the tensor, unless type, shape, size and values are as expected.
 void check_import(const StateInfo& expected, const StateTensor& tensor);
 
 }  // namespace muster::engine
