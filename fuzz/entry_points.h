@@ -2,6 +2,7 @@
 // that nobody vouches for, to a validated problem, an index, or an InvalidArgument of one line. Anything else is a bug.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -12,6 +13,10 @@
 #include "model/rules.h"
 #include "model/safetensors.h"
 #include "muster/error.h"
+#include "plan/cost_model/cost_table.h"
+#include "sim/cluster.h"
+#include "train/checkpoint.h"
+#include "train/recipe.h"
 
 namespace muster::fuzz {
 
@@ -85,6 +90,26 @@ inline void feed_checkpoint(std::string_view input) {
     const std::string text = engine::index_text(engine::parse_index(engine::seal_index(input), "input"));
     if (engine::index_text(engine::parse_index(text, "again")) != text) std::abort();
   });
+}
+
+inline void feed_cost_table(std::string_view text) {
+  run([text] { plan::parse_cost_table(text, "input"); });
+}
+
+inline void feed_cluster(std::string_view text) {
+  run([text] { sim::parse_cluster(text, "input", "cpu"); });
+}
+
+// The train.json of a training. What can be read has a recipe that can be checked.
+inline void feed_training(std::string_view text) {
+  run([text] { train::validate(train::parse_position(text, "input").recipe); });
+}
+
+// Any reader of JSON: the first byte chooses.
+inline void feed_json(std::string_view input) {
+  constexpr std::array kFeeds{feed_cost_table, feed_cluster,     feed_training,
+                              feed_model,      feed_safetensors, feed_checkpoint};
+  if (!input.empty()) kFeeds[static_cast<uint8_t>(input[0]) % kFeeds.size()](input.substr(1));
 }
 
 }  // namespace muster::fuzz

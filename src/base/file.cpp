@@ -12,7 +12,13 @@
 
 namespace muster::base {
 
-std::string path_text(const std::string& path) { return "'" + escaped(path) + "'"; }
+std::string path_text(const std::string& path) {
+  constexpr size_t kShown = 240;
+  size_t begin = path.size() <= kShown ? 0 : path.size() - kShown;
+  // Not in the middle of a UTF-8 character.
+  while (begin > 0 && begin < path.size() && (static_cast<unsigned char>(path[begin]) & 0xc0) == 0x80) ++begin;
+  return (begin == 0 ? "'" : "'...") + escaped(path.substr(begin)) + "'";
+}
 
 void fail_system(const char* verb, const std::string& path) {
   fail("cannot {} {}: {}", verb, path_text(path), std::generic_category().message(errno));

@@ -34,7 +34,7 @@ class File {
   int descriptor_ = -1;
 };
 
-// Escaped, in quotes and uncut: the file's name is at the end.
+// Escaped and in quotes. Of a path longer than 240 bytes, the end, where the file's name is.
 std::string path_text(const std::string& path);
 
 // Throws InvalidArgument: cannot <verb> '<path>': what errno says.

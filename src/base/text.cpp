@@ -27,7 +27,7 @@ std::string escaped(std::string_view text) {
 }
 
 std::string in_quotes(std::string_view text) {
-  constexpr size_t kShown = 120;
+  constexpr size_t kShown = 80;
   size_t end = std::min(text.size(), kShown);
   // Not in the middle of a UTF-8 character.
   while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;

@@ -29,5 +29,7 @@ TEST(Corpus, OfRulesEndsInAProblemOrAnInvalidArgument) { replay("rules", feed_ru
 
 TEST(Corpus, OfSafetensorsEndsInAProblemOrAnInvalidArgument) { replay("safetensors", feed_safetensors); }
 
+TEST(Corpus, OfJsonEndsInAValueOrAnInvalidArgument) { replay("json", feed_json); }
+
 }  // namespace
 }  // namespace muster::fuzz

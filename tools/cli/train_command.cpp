@@ -14,7 +14,7 @@
 
 #include "arguments.h"
 #include "base/limits.h"
-#include "model/file.h"
+#include "base/read_file.h"
 #include "model/mesh_text.h"
 #include "output.h"
 #include "plan_choice.h"
@@ -213,9 +213,8 @@ void run(const TrainArguments& arguments) {
     if (!arguments.report.empty()) check_folder("--report", arguments.report);
     if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
   }
-  const std::string text = arguments.text.empty()
-                               ? std::string(shipped_text())
-                               : for_flag("--text", [&] { return model::read_file(arguments.text); });
+  const std::string text = arguments.text.empty() ? std::string(shipped_text())
+                                                  : for_flag("--text", [&] { return base::read_file(arguments.text); });
   const train::Corpus corpus = for_flag("--text", [&] { return train::Corpus(text, outcome.recipe.model.context); });
   const int32_t ranks = Mesh{"ranks", outcome.execution.axes, {}}.size();
   Teller teller(outcome, arguments);

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "model/file.h"
+#include "base/read_file.h"
 #include "muster/error.h"
 #include "plan_others.h"
 #include "plan_text/text.h"
@@ -87,7 +87,7 @@ std::vector<Figure> facts(const TrainOutcome& outcome) {
 }  // namespace
 
 OtherTraining read_training(const std::string& file) {
-  const auto json = nlohmann::json::parse(model::read_file(file), nullptr, false);
+  const auto json = nlohmann::json::parse(base::read_file(file), nullptr, false);
   const auto is = [&](const char* key, auto type) {
     return json.is_object() && json.contains(key) && (json[key].*type)();
   };

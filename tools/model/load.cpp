@@ -3,9 +3,10 @@
 #include <optional>
 #include <string_view>
 
+#include "base/file.h"
+#include "base/read_file.h"
 #include "base/text.h"
 #include "model/build.h"
-#include "model/file.h"
 #include "model/model.h"
 #include "model/preset_data.h"
 #include "model/safetensors.h"
@@ -26,15 +27,15 @@ const PresetText* find_preset(const std::string& name) {
 }
 
 std::vector<Tensor> read_safetensors(const std::string& path) {
-  const std::string where = base::in_quotes(path);
-  const int64_t bytes = file_bytes(path);
-  const int64_t header = safetensors_header_bytes(read_start(path, std::min<int64_t>(bytes, 8)), bytes, where);
-  return parse_safetensors(read_start(path, 8 + header), bytes, where);
+  const std::string where = base::path_text(path);
+  const int64_t bytes = base::file_bytes(path);
+  const int64_t header = safetensors_header_bytes(base::read_start(path, std::min<int64_t>(bytes, 8)), bytes, where);
+  return parse_safetensors(base::read_start(path, 8 + header), bytes, where);
 }
 
 std::vector<Tensor> read_safetensors_index(const std::string& path) {
   std::vector<Tensor> tensors;
-  for (const auto& [file, names] : parse_safetensors_index(read_file(path), base::in_quotes(path))) {
+  for (const auto& [file, names] : parse_safetensors_index(base::read_file(path), base::path_text(path))) {
     const std::string shard = (std::filesystem::path(path).parent_path() / file).string();
     const std::vector<Tensor> held = read_safetensors(shard);
     for (const std::string& name : names) {  // both in name order
@@ -50,7 +51,7 @@ std::vector<Tensor> read_safetensors_index(const std::string& path) {
 }
 
 ModelFile read_tensors(const std::string& path, const ModelOptions& options, const std::optional<Rules>& rules) {
-  if (!rules) base::fail("{}: a safetensors file needs --rules to say what its tensors are", base::in_quotes(path));
+  if (!rules) base::fail("{}: a safetensors file needs --rules to say what its tensors are", base::path_text(path));
   if (options.layers != 0) {
     base::fail("--layers {}: a safetensors file does not say what a layer is; skip tensors by --rules", options.layers);
   }
@@ -67,7 +68,7 @@ ModelFile read_model(const std::string& model) {
     for (const PresetText& preset : preset_texts()) known += (known.empty() ? "" : ", ") + std::string(preset.name);
     base::fail("model {}: neither a file nor one of the presets {}", base::in_quotes(model), known);
   }
-  ModelFile file = parse_model(read_file(model), base::in_quotes(model));
+  ModelFile file = parse_model(base::read_file(model), base::path_text(model));
   if (file.name.empty()) file.name = std::filesystem::path(model).stem().string();
   return file;
 }
@@ -76,7 +77,7 @@ ModelFile read_model(const std::string& model) {
 
 Problem load_model(const std::string& model, const ModelOptions& options) {
   std::optional<Rules> rules;
-  if (!options.rules.empty()) rules = parse_rules(read_file(options.rules), base::in_quotes(options.rules));
+  if (!options.rules.empty()) rules = parse_rules(base::read_file(options.rules), base::path_text(options.rules));
   BuildOptions build{options.mesh, options.layers, options.set, nullptr, {}};
   Problem problem;
   if (model.ends_with(kShardSuffix) || model.ends_with(kIndexSuffix)) {

@@ -1,24 +1,22 @@
 #include "sim/cluster.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
-#include <set>
 #include <string_view>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "muster/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/read_file.h"
+#include "base/text.h"
 
 namespace muster::sim {
 namespace {
 
-// Link rates, memory and ratios of peak rates are those of data sheets, unreduced (docs/explanation/scale.md says which). Launches
-// are a twentieth of the start of a batch as measured on one H200: some twenty launches. What starts an exchange and a
-// message is the cost table's.
+// Link rates, memory and ratios of peak rates are those of data sheets, unreduced (docs/explanation/scale.md says
+// which). Launches are a twentieth of the start of a batch as measured on one H200: some twenty launches. What starts
+// an exchange and a message is the cost table's.
 constexpr std::string_view kH100 = R"({
   "name": "h100-ib",
   "source": "NVIDIA H100 and H200 data sheets: the same tensor cores, 3.35 against 4.8 TB/s, NVLink 900 GB/s both ways, 80 GB; DGX H100 data sheet: 8 GPUs and 8 ConnectX-7 of 400 Gb/s a node",
@@ -40,85 +38,38 @@ constexpr int64_t kMaxRate = 1'000'000'000'000;
 constexpr int64_t kMaxNs = 1'000'000'000;
 constexpr int64_t kMaxRanks = 1 << 20;
 
-// The members of the object, each asked for by name.
-class Fields {
- public:
-  Fields(const std::string& text, std::string where) : where_(std::move(where)) {
-    json_ = nlohmann::json::parse(text, nullptr, false);
-    if (!json_.is_object()) throw InvalidArgument(fmt::format("cluster '{}': not a JSON object", where_));
-  }
-
-  std::string string(const std::string& key) {
-    asked_.insert(key);
-    if (!json_.contains(key)) return {};
-    if (!json_[key].is_string()) refuse(key, "is not a string");
-    return json_[key].get<std::string>();
-  }
-  int64_t integer(const std::string& key, int64_t otherwise, int64_t low, int64_t high) {
-    asked_.insert(key);
-    if (!json_.contains(key)) return otherwise;
-    const nlohmann::json& value = json_[key];
-    // What is past int64 is unsigned, or not an integer to the parser.
-    const bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
-    if (!fits) refuse(key, "is not an integer");
-    if (value.get<int64_t>() < low || value.get<int64_t>() > high) {
-      refuse(key, fmt::format("is not between {} and {}", low, high));
-    }
-    return value.get<int64_t>();
-  }
-  void finish() {
-    for (const auto& [key, value] : json_.items()) {
-      if (!asked_.contains(key)) refuse(key, "is not a field of a cluster");
-    }
-  }
-
- private:
-  [[noreturn]] void refuse(const std::string& key, const std::string& why) const {
-    const std::string shown = json_.at(key).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-    throw InvalidArgument(fmt::format("cluster '{}': {} {} {}", where_, key, shown.substr(0, 60), why));
-  }
-
-  std::string where_;
-  nlohmann::json json_;
-  std::set<std::string> asked_;
-};
-
-std::string read(const std::string& path) {
-  std::ifstream file(path);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) throw InvalidArgument(fmt::format("cluster '{}': cannot be read", path));
-  return text;
-}
-
 }  // namespace
 
-Cluster parse_cluster(const std::string& text, const std::string& where, const std::string& cost) {
-  Fields fields(text, where);
+Cluster parse_cluster(std::string_view text, const std::string& where, const std::string& cost) {
+  const base::Json json = base::parse_json(text, where);
+  base::Members members(json, where);
+  const auto integer = [&](std::string_view key, int64_t otherwise, int64_t low, int64_t high) {
+    return members.integer(key, low, high).value_or(otherwise);
+  };
   Cluster c;
-  c.name = fields.string("name");
-  c.source = fields.string("source");
-  if (c.name.empty() || c.source.empty()) {
-    throw InvalidArgument(fmt::format("cluster '{}': {} is missing", where, c.name.empty() ? "name" : "source"));
-  }
-  const std::string own = fields.string("cost");
-  const std::string table = !cost.empty() ? cost : own.empty() ? "h200" : own;
+  c.name = base::to_string(members.at("name"), where, "name");
+  base::check_name(c.name, where, "name");
+  c.source = base::to_string(members.at("source"), where, "source");
+  if (c.source.empty()) base::fail("{}: 'source' is empty", where);
+  const std::string own = members.string("cost").value_or("h200");
+  const std::string& table = cost.empty() ? own : cost;
   CostTable& t = c.cost = CostTable::load(table);
   // What turns the cluster's own table into its chip says nothing about another table.
-  const int64_t rate_percent = fields.integer("rate_percent", 100, 1, 100'000);
-  const int64_t memory_percent = fields.integer("memory_percent", 100, 1, 100'000);
+  const int64_t rate_percent = integer("rate_percent", 100, 1, 100'000);
+  const int64_t memory_percent = integer("memory_percent", 100, 1, 100'000);
   if (cost.empty()) {
     for (CostTable::Rate& rate : t.rates) rate.gflops = std::max<int64_t>(1, rate.gflops * rate_percent / 100);
     t.memory_mbps = t.memory_mbps * memory_percent / 100;
   }
-  t.ranks_per_node = static_cast<int32_t>(fields.integer("ranks_per_node", t.ranks_per_node, 1, kMaxRanks));
-  t.intra_node_mbps = fields.integer("intra_node_mbps", t.intra_node_mbps, 10, kMaxRate);
-  t.exchange_ns = fields.integer("exchange_ns", t.exchange_ns, 0, kMaxNs);
-  t.message_ns = fields.integer("message_ns", t.message_ns, 0, kMaxNs);
-  c.nics_per_node = static_cast<int32_t>(fields.integer("nics_per_node", t.ranks_per_node, 1, kMaxRanks));
-  c.nic_mbps = fields.integer("nic_mbps", t.inter_node_mbps, 10, kMaxRate);
-  c.launch_ns = fields.integer("launch_ns", 0, 0, kMaxNs);
-  c.memory_bytes = fields.integer("memory_bytes", 0, 0, std::numeric_limits<int64_t>::max());
-  fields.finish();
+  t.ranks_per_node = static_cast<int32_t>(integer("ranks_per_node", t.ranks_per_node, 1, kMaxRanks));
+  t.intra_node_mbps = integer("intra_node_mbps", t.intra_node_mbps, 10, kMaxRate);
+  t.exchange_ns = integer("exchange_ns", t.exchange_ns, 0, kMaxNs);
+  t.message_ns = integer("message_ns", t.message_ns, 0, kMaxNs);
+  c.nics_per_node = static_cast<int32_t>(integer("nics_per_node", t.ranks_per_node, 1, kMaxRanks));
+  c.nic_mbps = integer("nic_mbps", t.inter_node_mbps, 10, kMaxRate);
+  c.launch_ns = integer("launch_ns", 0, 0, kMaxNs);
+  c.memory_bytes = integer("memory_bytes", 0, 0, std::numeric_limits<int64_t>::max());
+  members.finish();
   t.inter_node_mbps =
       std::max<int64_t>(10, std::min(c.nic_mbps, kMaxRate / c.nics_per_node) * c.nics_per_node / t.ranks_per_node);
   validate(t);
@@ -127,13 +78,13 @@ Cluster parse_cluster(const std::string& text, const std::string& where, const s
 
 Cluster Cluster::load(const std::string& name_or_path, const std::string& cost) {
   for (const auto& [name, text] : kBuiltIn) {
-    if (name_or_path == name) return parse_cluster(std::string(text), name_or_path, cost);
+    if (name_or_path == name) return parse_cluster(text, "cluster " + name_or_path, cost);
   }
   std::error_code error;
   if (!std::filesystem::is_regular_file(name_or_path, error)) {
-    throw InvalidArgument(fmt::format("cluster '{}': neither {} nor a file", name_or_path, cluster_names()));
+    base::fail("cluster {}: neither {} nor a file", base::path_text(name_or_path), cluster_names());
   }
-  return parse_cluster(read(name_or_path), name_or_path, cost);
+  return parse_cluster(base::read_file(name_or_path), "cluster " + base::path_text(name_or_path), cost);
 }
 
 std::string cluster_names() {

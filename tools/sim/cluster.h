@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "muster/cost.h"
 
@@ -27,6 +28,6 @@ struct Cluster {
 std::string cluster_names();  // "h100-ib, gb300"
 
 // The same from the text of a file. `where` opens every message.
-Cluster parse_cluster(const std::string& text, const std::string& where, const std::string& cost);
+Cluster parse_cluster(std::string_view text, const std::string& where, const std::string& cost);
 
 }  // namespace muster::sim

@@ -2,8 +2,8 @@
 //
 // Every rank has a compute stream, on which it makes the calls of a step in the executor's order, and one for
 // exchanges, which it posts from there and waits for there. An exchange begins when the last of the ranks that it
-// connects is ready, and ends for all of them when the slowest is through. See docs/explanation/scale.md for what the model leaves
-// out.
+// connects is ready, and ends for all of them when the slowest is through. See docs/explanation/scale.md for what the
+// model leaves out.
 #pragma once
 
 #include <cstdint>

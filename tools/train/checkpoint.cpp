@@ -8,8 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json.h"
+#include "base/read_file.h"
+#include "base/text.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/step/fail_together.h"
-#include "model/file.h"
 #include "muster/error.h"
 
 namespace muster::train {
@@ -20,6 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFile = "train.json";
 constexpr const char* kTemporary = "train.json.tmp";
+constexpr const char* kFormat = "muster train";
 constexpr int kVersion = 1;
 constexpr const char* kStates[] = {"state-a", "state-b"};
 
@@ -28,30 +32,10 @@ std::string in(const std::string& directory, std::string_view name) { return (fs
 std::string to_text(const Position& position) {
   Json recipe = Json::object();
   for (const RecipeField& field : recipe_fields()) recipe[std::string(field.name)] = field.get(position.recipe);
-  const Json json = {{"format", "muster train"},    {"version", kVersion},
+  const Json json = {{"format", kFormat},           {"version", kVersion},
                      {"state", position.state},     {"text", fmt::format("{:016x}", position.text)},
                      {"recipe", std::move(recipe)}, {"losses", position.losses}};
   return json.dump(1) + "\n";
-}
-
-Position from_json(const Json& json) {
-  if (json.at("format") != "muster train" || json.at("version") != kVersion) {
-    throw InvalidArgument(fmt::format("not of version {} of this format", kVersion));
-  }
-  Position position;
-  position.state = json.at("state").get<std::string>();
-  if (position.state != kStates[0] && position.state != kStates[1]) throw InvalidArgument("state: no folder of ours");
-  const auto text = json.at("text").get<std::string>();
-  std::from_chars(text.data(), text.data() + text.size(), position.text, 16);
-  position.losses = json.at("losses").get<std::vector<double>>();
-  for (const RecipeField& field : recipe_fields()) {
-    try {
-      field.set(position.recipe, json.at("recipe").at(std::string(field.name)).get<std::string>());
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(fmt::format("{}: {}", field.name, error.what()));
-    }
-  }
-  return position;
 }
 
 // The folder that the file does not name.
@@ -70,23 +54,52 @@ void commit(const std::string& directory, const Position& position) {
   if (std::rename(temporary.c_str(), in(directory, kFile).c_str()) != 0) base::fail_system("write", directory);
   base::sync_directory(directory);
   for (const char* const state : kStates) {
-    std::error_code ignored;  // what cannot be removed is in nobody's way
-    if (state != position.state) fs::remove_all(in(directory, state), ignored);
+    if (state != position.state) engine::remove_checkpoint(in(directory, state));
   }
 }
 
 }  // namespace
 
+Position parse_position(std::string_view text, const std::string& where) {
+  const base::Json json = base::parse_json(text, where);
+  base::Members members(json, where);
+  const auto string = [&](std::string_view key) { return base::to_string(members.at(key), where, key); };
+  const std::string format = string("format");
+  const int64_t version = base::to_integer(members.at("version"), where, "version", 0, base::kMaxInteger);
+  if (format != kFormat || version != kVersion) {
+    base::fail("{}: {} of version {}; expected '{}' of version {}", where, base::in_quotes(format), version, kFormat,
+               kVersion);
+  }
+  Position position;
+  position.state = string("state");
+  if (position.state != kStates[0] && position.state != kStates[1]) {
+    base::fail("{}: 'state' is {}, not one of {}, {}", where, base::in_quotes(position.state), kStates[0], kStates[1]);
+  }
+  const std::string hash = string("text");
+  const auto [end, error] = std::from_chars(hash.data(), hash.data() + hash.size(), position.text, 16);
+  if (error != std::errc() || end != hash.data() + hash.size()) {
+    base::fail("{}: 'text' is {}, not a hash of 16 hexadecimal digits", where, base::in_quotes(hash));
+  }
+  for (const base::Json& loss : base::to_array(members.at("losses"), where, "losses")) {
+    position.losses.push_back(base::to_number(loss, where, "losses"));
+  }
+  base::Members recipe(members.at("recipe"), where + ": 'recipe'");
+  for (const RecipeField& field : recipe_fields()) {
+    const std::string value = base::to_string(recipe.at(field.name), recipe.where(), field.name);
+    try {
+      field.set(position.recipe, value);
+    } catch (const InvalidArgument& refusal) {
+      base::fail("{}: '{}': {}", recipe.where(), field.name, refusal.what());
+    }
+  }
+  recipe.finish();
+  members.finish();
+  return position;
+}
+
 Position read_position(const std::string& directory) {
   const std::string path = in(directory, kFile);
-  const std::string text = model::read_file(path);
-  try {
-    return from_json(Json::parse(text));
-  } catch (const Json::exception& error) {
-    throw InvalidArgument(fmt::format("{}: {}", base::path_text(path), error.what()));
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("{}: {}", base::path_text(path), error.what()));
-  }
+  return parse_position(base::read_file(path), base::path_text(path));
 }
 
 void make_folder(const std::string& directory, Communicator& communicator) {

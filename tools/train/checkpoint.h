@@ -7,19 +7,23 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "train/trainer.h"
 
 namespace muster::train {
 
-// Where a training stands, beside weights and the optimizer's state.
+// Where a training stands, besides weights and the optimizer's state.
 struct Position {
   Recipe recipe;
   uint64_t text = 0;           // Corpus::hash
   std::vector<double> losses;  // of all steps so far
   std::string state;           // folder of the optimizer's checkpoint, in the directory
 };
+
+// Throws InvalidArgument with `where`, the key and its value.
+Position parse_position(std::string_view text, const std::string& where);
 
 // Throws InvalidArgument with the path.
 Position read_position(const std::string& directory);

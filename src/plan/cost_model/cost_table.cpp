@@ -1,11 +1,12 @@
+#include "plan/cost_model/cost_table.h"
+
 #include <filesystem>
-#include <fstream>
 #include <limits>
 
-#include <nlohmann/json.hpp>
-
+#include "base/file.h"
+#include "base/json.h"
+#include "base/read_file.h"
 #include "base/text.h"
-#include "muster/cost.h"
 
 namespace muster {
 
@@ -72,53 +73,48 @@ void validate(const CostTable& t) {
   in_range("overlap_percent", t.overlap_percent, 0, 100);
 }
 
-namespace {
+namespace plan {
 
-CostTable parse_cost(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) base::fail("cost table '{}': cannot be read", path);
-  CostTable t;
-  std::string field = "the file";
-  auto integer = [&](const nlohmann::json& value) {
-    if (!value.is_number_integer()) base::fail("cost table '{}': {} is not an integer", path, field);
-    return value.get<int64_t>();
+CostTable parse_cost_table(std::string_view text, const std::string& where) {
+  const base::Json json = base::parse_json(text, where);
+  base::Members members(json, where);
+  const auto integer = [&](std::string_view key, int64_t most = base::kMaxInteger) {  // validate() has the limits
+    return base::to_integer(members.at(key), where, key, 0, most);
   };
-  try {
-    const nlohmann::json json = nlohmann::json::parse(file);
-    auto at = [&](const char* name) -> const nlohmann::json& {
-      field = name;
-      return json.at(name);
-    };
-    t.device = at("device").get<std::string>();
-    for (const nlohmann::json& rate : at("rates")) t.rates.push_back({integer(rate.at(0)), integer(rate.at(1))});
-    t.batch_ns = integer(at("batch_ns"));
-    t.exchange_ns = integer(at("exchange_ns"));
-    t.message_ns = integer(at("message_ns"));
-    t.memory_mbps = integer(at("memory_mbps"));
-    t.intra_node_mbps = integer(at("intra_node_mbps"));
-    t.inter_node_mbps = integer(at("inter_node_mbps"));
-    const int64_t ranks_per_node = integer(at("ranks_per_node"));
-    t.ranks_per_node =
-        ranks_per_node == static_cast<int32_t>(ranks_per_node) ? static_cast<int32_t>(ranks_per_node) : -1;
-    t.compute_bytes = integer(at("compute_bytes"));
-    t.overlap_percent = integer(at("overlap_percent"));
-  } catch (const nlohmann::json::exception&) {
-    base::fail("cost table '{}': {} is missing or malformed", path, field);
+  CostTable t;
+  t.device = base::to_string(members.at("device"), where, "device");
+  base::check_name(t.device, where, "device");
+  for (const base::Json& rate : base::to_array(members.at("rates"), where, "rates")) {
+    if (base::to_array(rate, where, "rates").size() != 2) {
+      base::fail("{}: 'rates' has an array of {} values; each must be [short_side, gflops]", where, rate.size());
+    }
+    t.rates.push_back({base::to_integer(rate[0], where, "rates: short_side", 0, base::kMaxInteger),
+                       base::to_integer(rate[1], where, "rates: gflops", 0, base::kMaxInteger)});
   }
+  t.batch_ns = integer("batch_ns");
+  t.exchange_ns = integer("exchange_ns");
+  t.message_ns = integer("message_ns");
+  t.memory_mbps = integer("memory_mbps");
+  t.intra_node_mbps = integer("intra_node_mbps");
+  t.inter_node_mbps = integer("inter_node_mbps");
+  t.ranks_per_node = static_cast<int32_t>(integer("ranks_per_node", INT32_MAX));
+  t.compute_bytes = integer("compute_bytes");
+  t.overlap_percent = integer("overlap_percent");
+  members.finish();
+  validate(t);
   return t;
 }
 
-}  // namespace
+}  // namespace plan
 
 CostTable CostTable::load(const std::string& name_or_path) {
   if (name_or_path == "h200") return h200();
   if (name_or_path == "cpu") return cpu();
-  if (!std::filesystem::is_regular_file(name_or_path)) {
-    base::fail("cost table '{}': neither h200, cpu nor a file", name_or_path);
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(name_or_path, error)) {
+    base::fail("cost table {}: neither h200, cpu nor a file", base::path_text(name_or_path));
   }
-  CostTable t = parse_cost(name_or_path);
-  validate(t);
-  return t;
+  return plan::parse_cost_table(base::read_file(name_or_path), "cost table " + base::path_text(name_or_path));
 }
 
 }  // namespace muster

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace muster::model {
+namespace muster::base {
 
 // Fails unless `path` is a regular file.
 int64_t file_bytes(const std::string& path);
@@ -15,4 +15,4 @@ std::string read_start(const std::string& path, int64_t bytes);
 // The whole file; fails past kMaxFileBytes.
 std::string read_file(const std::string& path);
 
-}  // namespace muster::model
+}  // namespace muster::base
