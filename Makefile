@@ -50,8 +50,15 @@ test-wheel: wheel
 test-install: setup
 	$(call part,test: pip install,scripts/try_install)
 
-demo: build
-	@scripts/demo
+# It trains on the CPU: any build of the command serves, and a new one leaves out CUDA and tests.
+demo_preset = $(if $(wildcard build/bin/muster),release,demo)
+demo_build = $(if $(wildcard build/bin/muster),build,build-demo)
+demo:
+	@echo "demo: builds the command if it is not there, without CUDA and tests: three minutes on two cores. Then it trains."
+	@scripts/setup
+	$(call configure,$(demo_preset))
+	$(call compile,$(demo_preset),muster_cli)
+	@scripts/demo $(demo_build)/bin/muster
 
 bench: setup
 	$(call configure,release)
@@ -86,4 +93,4 @@ setup:
 	@scripts/setup
 
 clean:
-	rm -rf build build-asan build-tsan build-fuzz
+	rm -rf build build-demo build-asan build-tsan build-fuzz
