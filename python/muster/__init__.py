@@ -31,5 +31,5 @@ else:
             ) from None
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["CommError", "DeviceError", "Error", "ErrorCode", "Info", "Internal", "InvalidArgument", "info"]
