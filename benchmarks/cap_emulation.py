@@ -1,4 +1,4 @@
-"""The spectral cap, emulated: every rounding of the half-precision kernels in numpy. Prints the tables of docs/explanation/spectral-cap.md.
+"""The spectral cap, emulated: every rounding of the half-precision kernels in numpy. Prints the tables of docs/lab/spectral-cap-2026-11.md.
 
     python3 benchmarks/cap_emulation.py --spectra momentum_spectra.json real real-long hard hard-long
     python3 benchmarks/cap_emulation.py --spectra momentum_spectra.json --plot docs/explanation

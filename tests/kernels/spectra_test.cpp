@@ -1,6 +1,6 @@
 // Orthogonalization of matrices with awkward spectra, against the polar factor of a float64 SVD: standard and Gram form
 // side by side, and sets that cap the largest singular values. MUSTER_PRINT_SPECTRA=1 prints the tables of
-// docs/explanation/cpu-kernels.md.
+// docs/lab/cpu-kernels-2026-11.md.
 #include <cmath>
 #include <cstdlib>
 #include <dlfcn.h>

@@ -68,7 +68,7 @@ int multiprocessors() {
   return count;
 }
 
-// Measured (docs/explanation/kernels.md): large tiles win where power limits the device, small ones where there are too
+// Measured (docs/lab/kernels-history.md): large tiles win where power limits the device, small ones where there are too
 // few tiles. The threshold of symmetric GEMMs without C was measured on GEMMs alone, not on whole steps. Remainders
 // need a second epilogue buffer, which ping-pong alone has.
 Schedule schedule_of(const Gemm& gemm) {
