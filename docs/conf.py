@@ -1,0 +1,73 @@
+"""The documentation site, which `make docs` builds from the pages, the docstrings and the public headers."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+project = "Muster"
+release = re.search(r'__version__ = "(.+)"', (ROOT / "python/muster/__init__.py").read_text())[1]
+extensions = ["myst_parser", "sphinx.ext.napoleon", "autoapi.extension", "breathe"]
+
+# Links between pages are relative paths in the repository, so its root is the root of the site, too.
+root_doc = "docs/index"
+include_patterns = ["*.md", "docs/**", "examples/**", "data/*.md", "benchmarks/results/*"]
+exclude_patterns = ["build*", ".*"]
+
+html_theme = "furo"
+html_title = f"Muster {release}"
+html_copy_source = False
+myst_heading_anchors = 6  # as on the repository's own pages
+
+# Docstrings are read from the source: PyTorch need not be installed.
+autoapi_dirs = ["python/muster"]
+autoapi_generate_api_docs = False  # docs/api/python.rst says which
+autoapi_options = ["members", "inherited-members", "imported-members"]
+autoapi_python_class_content = "class"
+
+suppress_warnings = [
+    "autoapi.python_import_resolution",  # muster._muster is compiled
+    "duplicate_declaration.cpp",  # each header declares namespace muster
+]
+
+breathe_projects = {"muster": str(ROOT / "build/doxygen/xml")}
+breathe_default_project = "muster"
+breathe_default_members = ("members",)
+
+# Pages of the repository that docs/index.md does not list.
+FURTHER_PAGES = {
+    "API": ["api/python", "api/cpp"],
+    "Repository": ["../README", "../data/README", "../examples/*/README"],
+    "Benchmark results": ["../benchmarks/results/*"],
+}
+
+
+def add_sidebar(app, docname, source):
+    """Puts the pages that docs/index.md lists, by its headings, into the sidebar."""
+    if docname != root_doc:
+        return
+    sections = {}
+    for section in source[0].split("\n## ")[1:]:
+        caption, _, text = section.partition("\n")
+        sections[caption] = re.findall(r"\]\(([\w./-]+)\.md\)", text)
+    for caption, pages in {**sections, **FURTHER_PAGES}.items():
+        listed = "\n".join(pages)
+        source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n:caption: {caption}\n{listed}\n```\n"
+
+
+def link_folders(app, docname, source):
+    """A link to a folder leads to its README; without one it is plain text."""
+
+    def link(match):
+        text, target = match.groups()
+        folder = (ROOT / docname).parent / target
+        if not folder.is_dir():
+            return match[0]
+        return f"[{text}]({target}/README.md)" if (folder / "README.md").exists() else text
+
+    source[0] = re.sub(r"\[([^][]*)\]\(([^()\s:#]+)\)", link, source[0])
+
+
+def setup(app):
+    app.connect("source-read", link_folders)
+    app.connect("source-read", add_sidebar)
