@@ -34,7 +34,7 @@ breathe_projects = {"muster": str(ROOT / "build/doxygen/xml")}
 breathe_default_project = "muster"
 breathe_default_members = ("members",)
 
-# Pages of the repository that docs/index.md does not list.
+# What the sidebar has in addition to the pages that docs/index.md lists.
 FURTHER_PAGES = {
     "API": ["api/python", "api/cpp"],
     "Repository": ["../README", "../data/README", "../examples/*/README"],
@@ -43,16 +43,18 @@ FURTHER_PAGES = {
 
 
 def add_sidebar(app, docname, source):
-    """Puts the pages that docs/index.md lists, by its headings, into the sidebar."""
+    """Puts the pages that docs/index.md lists into the sidebar, by its headings; those of the lab come last."""
     if docname != root_doc:
         return
     sections = {}
     for section in source[0].split("\n## ")[1:]:
         caption, _, text = section.partition("\n")
         sections[caption] = re.findall(r"\]\(([\w./-]+)\.md\)", text)
-    for caption, pages in {**sections, **FURTHER_PAGES}.items():
+    lab = [page for pages in sections.values() for page in pages if page.startswith("lab/")]
+    sections = {caption: [page for page in pages if page not in lab] for caption, pages in sections.items()}
+    for caption, pages in {**sections, **FURTHER_PAGES, "Lab": lab}.items():
         listed = "\n".join(pages)
-        source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n:caption: {caption}\n{listed}\n```\n"
+        source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n:caption: {caption}\n\n{listed}\n```\n"
 
 
 def link_folders(app, docname, source):
@@ -68,6 +70,21 @@ def link_folders(app, docname, source):
     source[0] = re.sub(r"\[([^][]*)\]\(([^()\s:#]+)\)", link, source[0])
 
 
+FIELDS = {}  # docstrings of attributes, as they are written
+
+
+def keep_field(app, what, name, obj, options, lines):
+    """Napoleon takes what stands before a colon in the docstring of an attribute for its type; ours have no types."""
+    if what in ("attribute", "property", "data"):
+        FIELDS[name] = list(lines)
+
+
+def restore_field(app, what, name, obj, options, lines):
+    lines[:] = FIELDS.pop(name, lines)
+
+
 def setup(app):
     app.connect("source-read", link_folders)
     app.connect("source-read", add_sidebar)
+    app.connect("autodoc-process-docstring", keep_field, priority=100)
+    app.connect("autodoc-process-docstring", restore_field, priority=900)
