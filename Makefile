@@ -12,7 +12,7 @@ configure = $(call part,configure: $(1),cmake --preset $(1) $(if $(ARCHITECTURES
 compile = $(call part,build: $(strip $(1) $(2)),cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2)))
 run_tests = $(call part,test: $(1),ctest --preset $(1) --parallel $(JOBS))
 
-.PHONY: build test test-torch test-frameworks wheel test-wheel test-install demo bench bench-step asan tsan fuzz format check-format setup clean
+.PHONY: build test test-torch test-frameworks wheel test-wheel test-install docs demo bench bench-step asan tsan fuzz format check-format setup clean
 
 # The release command, build/bin/muster.
 build: setup
@@ -23,6 +23,7 @@ test: check-format
 	@scripts/setup test
 	$(call configure,release)
 	$(call compile,release)
+	$(call part,docs,scripts/docs)
 	$(call run_tests,release)
 	$(call part,test: PyTorch,scripts/test_torch)
 
@@ -49,6 +50,11 @@ test-wheel: wheel
 # `pip install .` in a new environment, which compiles everything.
 test-install: setup
 	$(call part,test: pip install,scripts/try_install)
+
+# The documentation site, build/docs/index.html: the pages, and the API from docstrings and headers. It compiles nothing.
+docs:
+	@scripts/setup docs
+	$(call part,docs,scripts/docs)
 
 # It trains on the CPU: any build of the command serves, and a new one leaves out CUDA and tests.
 demo_preset = $(if $(wildcard build/bin/muster),release,demo)

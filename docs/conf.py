@@ -49,7 +49,7 @@ def add_sidebar(app, docname, source):
     sections = {}
     for section in source[0].split("\n## ")[1:]:
         caption, _, text = section.partition("\n")
-        sections[caption] = re.findall(r"\]\(([\w./-]+)\.md\)", text)
+        sections[caption] = list(dict.fromkeys(re.findall(r"\]\(([\w./-]+)\.md(?:#[\w-]+)?\)", text)))
     lab = [page for pages in sections.values() for page in pages if page.startswith("lab/")]
     sections = {caption: [page for page in pages if page not in lab] for caption, pages in sections.items()}
     for caption, pages in {**sections, **FURTHER_PAGES, "Lab": lab}.items():
@@ -70,6 +70,18 @@ def link_folders(app, docname, source):
     source[0] = re.sub(r"\[([^][]*)\]\(([^()\s:#]+)\)", link, source[0])
 
 
+def inherit_members(app):
+    """Gives each class the members of its base classes in this package, which sphinx-autoapi leaves out."""
+    objects = app.env.autoapi_all_objects
+
+    def members(cls):
+        found = {child.name: child for base in cls.bases if base in objects for child in members(objects[base])}
+        return list({**found, **{child.name: child for child in cls.children}}.values())
+
+    for cls in [found for found in objects.values() if found.type in ("class", "exception")]:
+        cls.children = members(cls)
+
+
 FIELDS = {}  # docstrings of attributes, as they are written
 
 
@@ -84,6 +96,7 @@ def restore_field(app, what, name, obj, options, lines):
 
 
 def setup(app):
+    app.connect("builder-inited", inherit_members, priority=900)
     app.connect("source-read", link_folders)
     app.connect("source-read", add_sidebar)
     app.connect("autodoc-process-docstring", keep_field, priority=100)
