@@ -24,8 +24,8 @@ def _run(script: str, *arguments: Path) -> str:
 
 def test_the_page_of_python(tmp_path: Path) -> None:
     printed = _run("reference_python.py", tmp_path)
-    # Four parameters with three statistics each, the error of orthogonality of one matrix, and the norm of all gradients.
-    assert printed.splitlines()[-1] == "[2, 4] 14"
+    # Four parameters with three statistics each, the error of orthogonality of two matrices, and the norm of all gradients.
+    assert printed.splitlines()[-1] == "[2, 4] 15"
     for file in ("muster.json", "torch.json"):
         events = json.loads((tmp_path / file).read_text())["traceEvents"]
         assert any(event.get("cat") == "muster step" for event in events), file
