@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "arguments.h"
+#include "html_option.h"
 #include "model_arguments.h"
 #include "output.h"
 #include "plan_choice.h"
@@ -100,7 +101,7 @@ SimulatedCase run_case(const Problem& problem, const PlanOptions& options, const
 
 void run(const SimulateArguments& arguments) {
   if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
-  if (!arguments.html.empty()) check_folder("--html", arguments.html);
+  check_html(arguments.html);
   if (!arguments.plans.cost().empty()) for_flag("--cost", [&] { CostTable::load(arguments.plans.cost()); });
   const sim::Cluster cluster =
       for_flag("--cluster", [&] { return sim::Cluster::load(arguments.cluster, arguments.plans.cost()); });
@@ -123,8 +124,7 @@ void run(const SimulateArguments& arguments) {
     for_flag("--trace", [&] { report::write_file(arguments.trace, report::trace_json(simulated_steps(cases))); });
   }
   if (!arguments.html.empty()) {
-    const report::Page page = simulate_page(problem, cluster, cases);
-    for_flag("--html", [&] { report::write_file(arguments.html, report::page_html(page)); });
+    write_html(arguments.html, simulate_page(problem, cluster, cases, arguments.model.part_words()));
   }
   print(arguments.json ? json_text(problem, cluster, cases) : table_text(problem, cluster, cases));
 }
@@ -141,7 +141,7 @@ void add_simulate_command(CLI::App& app) {
       ->required();
   command.add_option("--trace", arguments->trace, "Write the simulated step of each, for ui.perfetto.dev")
       ->type_name("FILE");
-  command.add_option("--html", arguments->html, "Write a report")->type_name("F.html");
+  add_html_option(command, arguments->html);
   add_json_flag(command, arguments->json);
   command.footer("Example: muster simulate moe-397b --mesh fsdp=128 --cluster h100-ib --scratch-mib 2048");
   command.callback([arguments] { run(*arguments); });
