@@ -36,8 +36,6 @@ struct SimulateArguments {
 
 double milliseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; }
 
-std::string gigabytes(int64_t bytes) { return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9); }
-
 std::string table_text(const Problem& problem, const sim::Cluster& cluster, const std::vector<SimulatedCase>& cases) {
   const auto colour = wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff;
   std::string out = fmt::format("{} on {} rank{} of {}, simulated ({})\n\n", plan_text::printable(problem.model),
@@ -54,7 +52,7 @@ std::string table_text(const Problem& problem, const sim::Cluster& cluster, cons
                  plan_text::time_text(s.exposed_comm_ns), fmt::format("{:.3f}", c.summary.imbalance()),
                  plan_text::grouped_text(c.summary.collectives), plan_text::grouped_text(s.messages),
                  plan_text::bytes_text(c.summary.padding_bytes), plan_text::bytes_text(s.scratch_bytes_max),
-                 gigabytes(s.memory_bytes_max), s.fits ? "yes" : "NO",
+                 plan_text::bytes_text(s.memory_bytes_max), s.fits ? "yes" : "NO",
                  fmt::format("{:.2f}×", first / static_cast<double>(std::max<int64_t>(1, s.step_ns)))});
   }
   return out + columns.text(colour);

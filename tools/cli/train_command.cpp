@@ -48,7 +48,7 @@ struct TrainArguments {
   std::string resume;
   std::string html;
   std::string trace;
-  std::vector<std::string> beside;
+  std::vector<std::string> compare;
   bool json = false;
 };
 
@@ -207,8 +207,8 @@ void run(const TrainArguments& arguments) {
   outcome.target = read_target(arguments, runs);
   const train::TrainOptions options = read_options(arguments, runs);
   if (arguments.processes.prints()) {  // the others need none of it
-    for (const std::string& file : arguments.beside) {
-      outcome.beside.push_back(for_flag("--beside", [&] { return read_training(file); }));
+    for (const std::string& file : arguments.compare) {
+      outcome.beside.push_back(for_flag("--compare", [&] { return read_training(file); }));
     }
     check_html(arguments.html);
     if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
@@ -239,8 +239,9 @@ void run(const TrainArguments& arguments) {
     for_flag("--trace", [&] { report::write_file(arguments.trace, report::trace_json(traced_steps(outcome))); });
   }
   if (!arguments.html.empty()) {
-    write_html(arguments.html, train_page(outcome));
-    teller.tell(fmt::format("report: {}\n", arguments.html));
+    const report::Page page = train_page(outcome);
+    write_html(arguments.html, page);
+    teller.tell(fmt::format("\n{}\nreport: {}\n", fmt::join(page.findings, "\n"), arguments.html));
   }
   if (arguments.json) {
     print(train_json(outcome));
@@ -288,7 +289,7 @@ void add_train_command(CLI::App& app) {
       ->type_name("DIR");
   add_html_option(command, arguments->html, "--html,--report");
   command.add_option("--trace", arguments->trace, "Write the last step, for Perfetto")->type_name("F.json");
-  command.add_option("--beside", arguments->beside, "Other trainings, as --json printed them, for the report")
+  command.add_option("--compare", arguments->compare, "Compare with trainings whose --json output is in these files")
       ->type_name("F.json")
       ->delimiter(',');
   add_json_flag(command, arguments->json);

@@ -83,6 +83,7 @@ class CurvesView {
                        valueText(tick)),
     ]),
       ...ticks(this.low, this.high, Math.max(2, this.width / 110))
+          .filter(Number.isInteger)
           .map(
               (tick) =>
                   text({x: this.across(tick), y: height - bottom + 16, "text-anchor": "middle"}, countText(tick))),

@@ -312,7 +312,7 @@ function waveTable(map) {
   return [
     el("summary", {}, `${plural(map.wave_count, "wave")}, as a table`),
     table(
-        ["wave", "shapes", "transport", ...map.waves[0].figures.map((figure) => figure.label)], rows, "Waves",
+        ["wave", "shapes", "transport", ...map.waves[0].figures.map(figureHead)], rows, "Waves",
         ["shapes", "transport"])
   ];
 }
