@@ -62,6 +62,7 @@ std::vector<Figure> facts(std::span<const BenchResult> results, std::span<const 
   const Figure equal =
       Figure::yes_no("bitwise_equal", "same bits", std::ranges::all_of(results, &BenchResult::bitwise_equal))
           .with_note("all weights at the end");
+  if (fastest == results.begin()) return {step, least, steps, equal};
   return {step, gain, least, steps, equal};
 }
 
