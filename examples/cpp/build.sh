@@ -1,0 +1,12 @@
+# The commands of docs/tutorial/cpp.md after `make build`, from the root of the repository. The test `consumer` runs them.
+set -e
+# [install]
+cmake --install build --prefix "$HOME/muster"
+# [/install]
+# [trainer]
+cmake -S examples/cpp -B "$HOME/trainer" -DCMAKE_PREFIX_PATH="$HOME/muster" -DCMAKE_BUILD_TYPE=Release
+cmake --build "$HOME/trainer"
+# [/trainer]
+# [run]
+mpirun -n 2 "$HOME/trainer/train" data/shakespeare.txt
+# [/run]
