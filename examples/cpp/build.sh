@@ -1,5 +1,6 @@
 # The commands of docs/tutorial/cpp.md after `make build`, from the root of the repository. The test `consumer` runs them.
 set -e
+# [library]
 # [install]
 cmake --install build --prefix "$HOME/muster"
 # [/install]
@@ -7,6 +8,7 @@ cmake --install build --prefix "$HOME/muster"
 cmake -S examples/cpp -B "$HOME/trainer" -DCMAKE_PREFIX_PATH="$HOME/muster" -DCMAKE_BUILD_TYPE=Release
 cmake --build "$HOME/trainer"
 # [/trainer]
+# [/library]
 # [run]
-mpirun -n 2 "$HOME/trainer/train" data/shakespeare.txt
+mpirun -n 4 --oversubscribe "$HOME/trainer/train" data/shakespeare.txt
 # [/run]

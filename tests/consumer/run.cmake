@@ -19,7 +19,7 @@ if(NOT printed MATCHES "^plan [0-9a-f]+, 2 collectives\n$")
 endif()
 
 # The commands of docs/tutorial/cpp.md, in a folder with the names of a clone and a home of its own. The example learns:
-# the characters of that text alone have an entropy of more than 3 nats.
+# a character of that text has an entropy of 3.3 nats, or 2.45 for a reader who knows the one before it.
 find_program(mpirun mpirun)
 if(mpi AND mpirun)
   file(MAKE_DIRECTORY ${work}/clone ${work}/home)
@@ -29,11 +29,11 @@ if(mpi AND mpirun)
   file(CREATE_LINK ${build} ${work}/clone/build SYMBOLIC)
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env HOME=${work}/home CXX=${compiler} CMAKE_GENERATOR=${generator}
-      OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+      OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
       sh examples/cpp/build.sh
     WORKING_DIRECTORY ${work}/clone COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE printed)
   message(STATUS "example printed:\n${printed}")
-  if(NOT printed MATCHES "step 300  loss ([0-9.]+)" OR CMAKE_MATCH_1 GREATER 2)
-    message(FATAL_ERROR "expected a loss below 2 after 300 steps")
+  if(NOT printed MATCHES "step 300  loss ([0-9.]+)" OR CMAKE_MATCH_1 GREATER 2.4)
+    message(FATAL_ERROR "expected a loss below 2.4 after 300 steps")
   endif()
 endif()
