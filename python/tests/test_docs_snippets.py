@@ -46,7 +46,7 @@ def _ranks(tmp_path: Path, ranks: int, script: str, *arguments: str, status: int
         process.start()
         processes.append(process)
     for process in processes:
-        process.join(120)
+        process.join(300)
     late = [process for process in processes if process.is_alive()]
     for process in late:
         process.kill()
@@ -66,7 +66,12 @@ def test_the_tutorial_resumes_on_another_number_of_ranks(tmp_path: Path) -> None
         (tmp_path / name).symlink_to(ROOT / name)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["sh", "examples/docs/fsdp2.sh"], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+        ["sh", "examples/docs/fsdp2.sh"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     steps = re.findall(r"^step +(\d+)  loss (\S+)$", done.stdout, re.MULTILINE)
