@@ -1,4 +1,4 @@
-# The commands of docs/tutorial/cpp.md after `make build`, from the root of the repository. The test `consumer` runs them.
+# The commands of docs/tutorial/cpp.md after `make build`, from the root of the repository: the test `consumer`.
 set -e
 # [library]
 # [install]

@@ -1,4 +1,4 @@
-"""The optimizers of docs/howto/migrate.md. python/tests/test_docs_snippets.py compares them with those that they replace."""
+"""The optimizers of docs/howto/migrate.md; tests compare them with those that they replace."""
 
 from __future__ import annotations
 

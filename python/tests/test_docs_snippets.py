@@ -113,9 +113,9 @@ def test_experts_in_different_numbers_are_updated_alone(tmp_path: Path) -> None:
 def test_a_missing_rank_is_named(tmp_path: Path) -> None:
     printed = _ranks(tmp_path, 2, "missing_rank.py", "2", status=1)[0]
     error, advice = printed.splitlines()
-    said = re.match(r"rank 0: (step 3 broke off: all_reduce 'agreement on a step': rank 1 had not arrived after )2\.\d s", error)
+    text = "step 3 broke off: all_reduce 'agreement on a step': rank 1 had not arrived after "
     page = " ".join((ROOT / "docs" / "howto" / "debug-a-hang.md").read_text().split())
-    assert said and said[1] in page, error
+    assert error.startswith(f"rank 0: {text}2.") and text in page, error
     assert advice == "rank 0: another rank is late or gone, and this one is well"
 
 
