@@ -56,15 +56,17 @@ docs:
 	@scripts/setup docs
 	$(call part,docs,scripts/docs)
 
-# It trains on the CPU: any build of the command serves, and a new one leaves out CUDA and tests.
-demo_preset = $(if $(wildcard build/bin/muster),release,demo)
-demo_build = $(if $(wildcard build/bin/muster),build,build-demo)
+# It trains on the CPU: a release command that is newer than its sources serves as it is. Else it builds one without CUDA,
+# tests and benchmarks, and nothing else.
+demo_sources = src tools include presets data cmake CMakeLists.txt
+demo_build = $(if $(shell [ -x build/bin/muster ] && find $(demo_sources) -newer build/bin/muster -print -quit || echo none),build-demo,build)
+demo: demo_in := $(demo_build)
 demo:
-	@echo "demo: builds the command if it is not there, without CUDA and tests: three minutes on two cores. Then it trains."
 	@scripts/setup
-	$(call configure,$(demo_preset))
-	$(call compile,$(demo_preset),muster_cli)
-	@scripts/demo $(demo_build)/bin/muster
+	@echo "demo: $(if $(filter build,$(demo_in)),runs build/bin/muster,builds the command first: three minutes on two cores). Training takes a minute and a half."
+	$(if $(filter build-demo,$(demo_in)),$(call configure,demo))
+	$(if $(filter build-demo,$(demo_in)),$(call compile,demo,muster_cli))
+	@scripts/demo $(demo_in)/bin/muster
 
 bench: setup
 	$(call configure,release)

@@ -23,6 +23,7 @@ echo "== bad input"
 refuses 2 '--output' "$muster" tune
 refuses 2 '-o' "$muster" tune -o "$work"
 refuses 2 '-o' "$muster" tune -o "$work/no/such/folder.json"
+refuses 2 '--html' "$muster" tune -o "$work/none" --html "$work/no/such/folder.html"
 refuses 2 '--ranks' "$muster" tune --ranks 0 -o "$work/none"
 refuses 2 '--threads' "$muster" tune --threads none -o "$work/none"
 if ! has_gpu; then refuses 2 '--device' "$muster" tune --device cuda -o "$work/none"; fi

@@ -1,6 +1,6 @@
 """Imports checkpoints of other optimizers: torch.optim.Muon and AdamW, and Dion's Muon and NorMuon.
 
-State is translated, and so are the hyperparameters of groups; docs/howto/migrate.md has the tables.
+State is translated, and so are the hyperparameters of groups; docs/reference/migration-tables.md has the tables.
 """
 
 from __future__ import annotations
