@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,8 @@ enum class WaveOrder : uint8_t { kSmallFirst, kSmallLast };
 // in the first, as the schedules of other systems do. With kInterleaved, kGlobal may choose such a schedule too.
 enum class ElementwiseOrder : uint8_t { kInterleaved, kLast, kFirst };
 
+inline constexpr int64_t kDefaultScratchBytes = int64_t{1} << 30;
+
 struct PlanOptions {
   Strategy strategy = Strategy::kGlobal;
   int32_t waves = 0;  // 0: chosen by predicted time and scratch_bytes. kGlobal only, as are the next two
@@ -38,7 +41,9 @@ struct PlanOptions {
   // Waves then follow this order instead of wave_order: 8 waves, or as many more as scratch_bytes requires. kGlobal
   // only. Empty: no order.
   std::vector<int32_t> order{};
-  int64_t scratch_bytes = 1 << 30;  // the most scratch per rank; 0: no limit. kGlobal only
+  // The most scratch per rank; 0: no limit. Empty: kDefaultScratchBytes, or the least that the model needs if that is
+  // more. kGlobal only.
+  std::optional<int64_t> scratch_bytes{};
   CostTable cost = CostTable::h200();
 };
 
@@ -83,10 +88,13 @@ struct Plan {
   std::vector<Wave> waves;
   std::vector<std::vector<int32_t>> families;  // indices of parameters
   std::vector<ElementShare> shares;
-  uint64_t hash = 0;  // of the problem, the cost table, the version and all of the above
+  int64_t scratch_cap = 0;          // bytes per rank, which kGlobal keeps; 0: none
+  bool scratch_cap_raised = false;  // no cap was given, and the model needs more than kDefaultScratchBytes
+  uint64_t hash = 0;                // of the problem, the cost table, the version and all of the above
 };
 
-// Throws InvalidArgument for a bad problem, cost table or option, and if no number of waves meets scratch_bytes.
+// Throws InvalidArgument for a bad problem, cost table or option. If no number of waves meets a scratch_bytes that was
+// given, the code is kScratchCapTooSmall, and the text says the least that works.
 Plan make_plan(const Problem& problem, const PlanOptions& options);
 
 // The predicted cost of a plan. Times are in nanoseconds. Bytes are those that travel between ranks in a step, to

@@ -176,7 +176,7 @@ std::vector<Figure> plan_facts(const plan_text::PlanReport& report) {
       with_note(Figure::bytes("padding_bytes", "padding", summary.padding_bytes),
                 counted(plan_text::zero_matrix_count(summary), "zero matrix", "zero matrices")),
       with_note(Figure::bytes("scratch_bytes_max", "scratch, at most", summary.scratch_bytes_max),
-                report.scratch_cap > 0 ? fmt::format("cap {}", plan_text::bytes_text(report.scratch_cap)) : "no cap"),
+                plan_text::scratch_cap_text(report.plan)),
       Figure::time("plan_ms", "time to plan", report.plan_ns),
   };
 }

@@ -77,7 +77,9 @@ class NorMuon(CheckpointedOptimizer):
             with ``grad_sync``, else True.
         non_finite: "ignore" (default), "error", "skip_step" or "zero": the policy for NaN and infinity in gradients.
         overlap: waves of the step start during backward, as their gradients come; see docs/reference/python.md. Default False.
-        strategy, waves, scratch_mib: options of the planner; see docs/explanation/planning.md. Default "global", 0 (chosen), 1024.
+        strategy, waves: options of the planner; see docs/explanation/planning.md. Default "global", 0 (chosen).
+        scratch_mib: the most scratch per rank, in MiB; 0: no limit. Default None: 1024, or the least that the model
+            needs if that is more.
         threads: threads per rank on the CPU; default torch.get_num_threads().
         graph: on CUDA, capture a step once and replay it (default); set False when debugging.
         seed: seed of stochastic rounding. Default 0.
@@ -108,7 +110,7 @@ class NorMuon(CheckpointedOptimizer):
         overlap: bool = False,
         strategy: str = "global",
         waves: int = 0,
-        scratch_mib: int = 1024,
+        scratch_mib: int | None = None,
         threads: int | None = None,
         graph: bool = True,
         seed: int = 0,
