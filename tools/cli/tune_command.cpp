@@ -70,11 +70,11 @@ void run(const TuneArguments& arguments) {
     if (arguments.json) {
       print(json);
     } else {
-      const std::string where = arguments.ranks.cuda()
-                                    ? fmt::format("{}, cuda", arguments.ranks.comm())
-                                    : fmt::format("{} thread{} each", options.threads, options.threads == 1 ? "" : "s");
-      print(fmt::format("one of {} rank{}, {}, all at work\n\n{}\n  use it: --cost {}\n", communicator.size(),
-                        communicator.size() == 1 ? "" : "s", where, table_text(result), arguments.output));
+      const std::string where = arguments.ranks.cuda() ? fmt::format("{}, cuda", arguments.ranks.comm())
+                                                       : plan_text::counted_text(options.threads, "thread") + " each";
+      print(fmt::format("costs of one of {}, {}, all at work\n\n{}\n  use it: --cost {}\n",
+                        plan_text::counted_text(communicator.size(), "rank"), where, table_text(result),
+                        arguments.output));
     }
   });
 }

@@ -321,7 +321,7 @@ class TrainReport(ReportTest, unittest.TestCase):
             others[-1].write_text(json.dumps(muster(*steps, *arguments)))
         beside = ",".join(map(str, others))
         cls.json = muster(
-            *steps, "--ranks", "4", "--strategy", "megabatch", "--beside", beside, "--report", str(page)
+            *steps, "--ranks", "4", "--strategy", "megabatch", "--compare", beside, "--report", str(page)
         )
         return page
 
