@@ -15,7 +15,7 @@ using Shape = std::vector<int64_t>;
 int64_t element_count(const Shape& shape);
 
 struct MeshAxis {
-  std::string name;
+  std::string name{};
   int32_t size = 1;
 
   bool operator==(const MeshAxis&) const = default;
@@ -23,10 +23,10 @@ struct MeshAxis {
 
 // A named grid of ranks. Meshes may share ranks, as a vision tower on one axis and a language model on two do.
 struct Mesh {
-  std::string name;
-  std::vector<MeshAxis> axes;
+  std::string name{};
+  std::vector<MeshAxis> axes{};
   // The rank at each grid position, row-major: the last axis varies fastest. Empty: 0, 1, 2, ...
-  std::vector<int32_t> ranks;
+  std::vector<int32_t> ranks{};
 
   int32_t size() const;
   int32_t rank_at(int32_t position) const { return ranks.empty() ? position : ranks[position]; }
@@ -48,7 +48,7 @@ struct Placement {
   int32_t split_factor = 1;
   // The sizes of the parts, one per coordinate, in indices of `dim` (kShard) or elements (kFlat). Empty: contiguous
   // parts of ceil(n / coordinates), the last ones shorter or empty, as torch.chunk cuts.
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> sizes{};
 
   static Placement replicate() { return {}; }
   static Placement shard(int dim) { return {Kind::kShard, dim, 1, {}}; }
@@ -59,12 +59,12 @@ struct Placement {
 
 // How a tensor lies on a mesh.
 struct Layout {
-  int32_t mesh = 0;                   // index into Problem::meshes
-  std::vector<Placement> placements;  // one per mesh axis
+  int32_t mesh = 0;                     // index into Problem::meshes
+  std::vector<Placement> placements{};  // one per mesh axis
   // The order in which axes split, outermost first, as indices of mesh axes. Empty: mesh order. It matters only if two
   // axes split the same dimension: FSDP over TP on dimension 0 splits by tp first, although fsdp comes first in the
   // mesh.
-  std::vector<int32_t> order;
+  std::vector<int32_t> order{};
 
   bool operator==(const Layout&) const = default;
 };

@@ -33,8 +33,8 @@ enum class NormAxis : uint8_t { kRows, kColumns, kLonger };
 // One block of rows or columns of a parameter, with its own NorMuon settings where they differ.
 struct Block {
   int64_t size = 0;
-  std::optional<bool> normuon;
-  std::optional<NormAxis> norm_axis;
+  std::optional<bool> normuon{};
+  std::optional<NormAxis> norm_axis{};
 
   bool operator==(const Block&) const = default;
 };
@@ -42,10 +42,10 @@ struct Block {
 // How a parameter is read as matrices. Its shape, or `view`, is (batch..., rows, columns). Every combination of batch
 // index, row block and column block is one matrix.
 struct MatrixSpec {
-  Shape view;                  // the storage is read row-major as this shape; empty: the shape of the parameter
-  bool flatten = false;        // a convolution: rows are dimension 0, columns all the others
-  std::vector<Block> rows;     // the rows are cut into these (fused QKV, gate and up, heads); empty: one block
-  std::vector<Block> columns;  // the columns are cut into these (an output projection per head); empty: one block
+  Shape view{};                  // the storage is read row-major as this shape; empty: the shape of the parameter
+  bool flatten = false;          // a convolution: rows are dimension 0, columns all the others
+  std::vector<Block> rows{};     // the rows are cut into these (fused QKV, gate and up, heads); empty: one block
+  std::vector<Block> columns{};  // the columns are cut into these (an output projection per head); empty: one block
 
   bool operator==(const MatrixSpec&) const = default;
 };
@@ -61,14 +61,14 @@ enum class ScaleShape : uint8_t { kBlock, kParameter };
 
 // A tensor that is trained.
 struct Parameter {
-  std::string name;
-  Shape shape;
+  std::string name{};
+  Shape shape{};
   Dtype dtype = Dtype::kF32;
   Dtype grad_dtype = Dtype::kF32;
-  Layout layout;
+  Layout layout{};
   Algorithm algorithm = Algorithm::kNorMuon;
   NormAxis norm_axis = NormAxis::kLonger;
-  MatrixSpec matrices;                              // ignored by AdamW and Lion
+  MatrixSpec matrices{};                            // ignored by AdamW and Lion
   StateKeeper state_keeper = StateKeeper::kEngine;  // kHolders: not for replicas under Problem::grad_sync
   // The next three change the size of the step, and never the plan.
   int output_dim = 0;  // 0: a matrix is (output, input); 1: stored transposed
@@ -77,14 +77,14 @@ struct Parameter {
 };
 
 struct Problem {
-  std::string model;
+  std::string model{};
   int32_t ranks = 1;
-  std::vector<Mesh> meshes;
-  std::vector<Parameter> parameters;
+  std::vector<Mesh> meshes{};
+  std::vector<Parameter> parameters{};
   Dtype wire = Dtype::kBf16;  // updates are rounded to it and travel in it
   // Muster averages the gradients of replicas: raw gradients travel to the owner, new weights travel back.
   bool grad_sync = false;
-  std::vector<int64_t> group_sizes;  // for Strategy::kGrouped: parameters per group; empty: one group per kind
+  std::vector<int64_t> group_sizes{};  // for Strategy::kGrouped: parameters per group; empty: one group per kind
 };
 
 // The layout of NorMuon's mean squares where holders keep the state of a parameter: a tensor of shape (batch...,
@@ -92,7 +92,7 @@ struct Problem {
 // that cut a batch dimension cut the same dimension here, in the same way; axes that cut rows or columns cut the lines
 // into chunks, in the order of the mesh.
 struct StatisticsLayout {
-  Shape shape;            // empty: the parameter has none
+  Shape shape{};          // empty: the parameter has none
   Shape local_shape;      // of this rank
   std::vector<int> dims;  // per mesh axis, the dimension that it cuts; -1: none
 };
