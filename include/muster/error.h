@@ -15,6 +15,7 @@ enum class ErrorCode : uint8_t {
   kOther,                   ///< nothing beyond the type of the error
   kReplicaWeightsDiffer,    ///< InvalidArgument: replicas of parameter() start from different weights
   kReplicaGradientsDiffer,  ///< InvalidArgument: replicas of parameter() have different gradients
+  kScratchCapTooSmall,      ///< InvalidArgument: no plan keeps PlanOptions::scratch_bytes
   /// CommError: a rank had not arrived when the timeout passed. Set by communicators over a process group of PyTorch;
   /// those of make_local_communicators, MPI and NCCL report it as kOther.
   kRankMissing,

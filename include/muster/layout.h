@@ -19,8 +19,8 @@ int64_t element_count(const Shape& shape);
 
 /// One axis of a mesh: "fsdp" of 8 ranks.
 struct MeshAxis {
-  std::string name;  ///< unique within the mesh
-  int32_t size = 1;  ///< how many coordinates it has
+  std::string name{};  ///< unique within the mesh
+  int32_t size = 1;    ///< how many coordinates it has
 
   /// Compares all fields.
   bool operator==(const MeshAxis&) const = default;
@@ -28,10 +28,10 @@ struct MeshAxis {
 
 /// A named grid of ranks. Meshes may share ranks, as a vision tower on one axis and a language model on two do.
 struct Mesh {
-  std::string name;            ///< for errors and reports
-  std::vector<MeshAxis> axes;  ///< outermost first
+  std::string name{};            ///< for errors and reports
+  std::vector<MeshAxis> axes{};  ///< outermost first
   /// The rank at each grid position, row-major: the last axis varies fastest. Empty: 0, 1, 2, ...
-  std::vector<int32_t> ranks;
+  std::vector<int32_t> ranks{};
 
   /// How many grid positions there are: the product of the sizes of the axes.
   int32_t size() const;
@@ -57,7 +57,7 @@ struct Placement {
   int32_t split_factor = 1;
   /// The sizes of the parts, one per coordinate, in indices of `dim` (kShard) or elements (kFlat). Empty: contiguous
   /// parts of ceil(n / coordinates), the last ones shorter or empty, as torch.chunk cuts.
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> sizes{};
 
   /// Every coordinate holds the same elements.
   static Placement replicate() { return {}; }
@@ -72,12 +72,12 @@ struct Placement {
 
 /// How a tensor lies on a mesh.
 struct Layout {
-  int32_t mesh = 0;                   ///< index into Problem::meshes
-  std::vector<Placement> placements;  ///< one per mesh axis
+  int32_t mesh = 0;                     ///< index into Problem::meshes
+  std::vector<Placement> placements{};  ///< one per mesh axis
   /// The order in which axes split, outermost first, as indices of mesh axes. Empty: mesh order. It matters only if two
   /// axes split the same dimension: FSDP over TP on dimension 0 splits by tp first, although fsdp comes first in the
   /// mesh.
-  std::vector<int32_t> order;
+  std::vector<int32_t> order{};
 
   /// Compares all fields.
   bool operator==(const Layout&) const = default;

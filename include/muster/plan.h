@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +48,9 @@ enum class ElementwiseOrder : uint8_t {
   kFirst,        ///< all in the first wave, as the schedules of other systems do
 };
 
+/// The scratch cap of make_plan() where none is given and the model does not need more: 1 GiB.
+inline constexpr int64_t kDefaultScratchBytes = int64_t{1} << 30;
+
 /// What make_plan() may choose from.
 struct PlanOptions {
   Strategy strategy = Strategy::kGlobal;          ///< how the plan is built
@@ -57,7 +61,9 @@ struct PlanOptions {
   /// come last. Waves then follow this order instead of wave_order: 8 waves, or as many more as scratch_bytes requires.
   /// Empty: no order.
   std::vector<int32_t> order{};
-  int64_t scratch_bytes = 1 << 30;     ///< kGlobal: the most scratch per rank; 0: no limit
+  /// kGlobal: the most scratch per rank; 0: no limit. Empty: kDefaultScratchBytes, or the least that the model needs if
+  /// that is more.
+  std::optional<int64_t> scratch_bytes{};
   CostTable cost = CostTable::h200();  ///< describes the device that the ranks compute on
 };
 
@@ -104,11 +110,13 @@ struct Plan {
   std::vector<Wave> waves;                     ///< in the order of the step
   std::vector<std::vector<int32_t>> families;  ///< elementwise parameters on the same ranks, as indices of parameters
   std::vector<ElementShare> shares;            ///< who updates the elements of each family
-  uint64_t hash = 0;                           ///< covers the problem, the cost table, the version and all of the above
+  int64_t scratch_cap = 0;                     ///< bytes per rank, which kGlobal keeps; 0: none
+  bool scratch_cap_raised = false;  ///< true if no cap was given and the model needs more than kDefaultScratchBytes
+  uint64_t hash = 0;                ///< covers the problem, the cost table, the version and all of the above
 };
 
-/// Makes the plan. Throws InvalidArgument for a bad problem, cost table or option, and if no number of waves meets
-/// scratch_bytes.
+/// Makes the plan. Throws InvalidArgument for a bad problem, cost table or option. If no number of waves meets a
+/// scratch_bytes that was given, the code is kScratchCapTooSmall, and the text says the least that works.
 Plan make_plan(const Problem& problem, const PlanOptions& options);
 
 /// The predicted cost of a plan. Times are in nanoseconds. Bytes are those that travel between ranks in a step, to

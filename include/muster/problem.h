@@ -50,9 +50,9 @@ enum class NormAxis : uint8_t {
 
 /// One block of rows or columns of a parameter, with its own NorMuon settings where they differ.
 struct Block {
-  int64_t size = 0;                   ///< rows or columns
-  std::optional<bool> normuon;        ///< false: Muon for this block; true: NorMuon; none: the parameter's algorithm
-  std::optional<NormAxis> norm_axis;  ///< none: the parameter's
+  int64_t size = 0;                     ///< rows or columns
+  std::optional<bool> normuon{};        ///< false: Muon for this block; true: NorMuon; none: the parameter's algorithm
+  std::optional<NormAxis> norm_axis{};  ///< none: the parameter's
 
   /// Compares all fields.
   bool operator==(const Block&) const = default;
@@ -61,10 +61,10 @@ struct Block {
 /// How a parameter is read as matrices. Its shape, or `view`, is (batch..., rows, columns). Every combination of batch
 /// index, row block and column block is one matrix.
 struct MatrixSpec {
-  Shape view;                  ///< the storage is read row-major as this shape; empty: the shape of the parameter
-  bool flatten = false;        ///< a convolution: rows are dimension 0, columns all the others
-  std::vector<Block> rows;     ///< the rows are cut into these (fused QKV, gate and up, heads); empty: one block
-  std::vector<Block> columns;  ///< the columns are cut into these (an output projection per head); empty: one block
+  Shape view{};                  ///< the storage is read row-major as this shape; empty: the shape of the parameter
+  bool flatten = false;          ///< a convolution: rows are dimension 0, columns all the others
+  std::vector<Block> rows{};     ///< the rows are cut into these (fused QKV, gate and up, heads); empty: one block
+  std::vector<Block> columns{};  ///< the columns are cut into these (an output projection per head); empty: one block
 
   /// Compares all fields.
   bool operator==(const MatrixSpec&) const = default;
@@ -84,14 +84,14 @@ enum class ScaleShape : uint8_t {
 
 /// A tensor that is trained.
 struct Parameter {
-  std::string name;                           ///< unique in the problem; names appear in errors and checkpoints
-  Shape shape;                                ///< shape of the whole tensor; every dimension is at least 1
+  std::string name{};                         ///< unique in the problem; names appear in errors and checkpoints
+  Shape shape{};                              ///< shape of the whole tensor; every dimension is at least 1
   Dtype dtype = Dtype::kF32;                  ///< type of the weights
   Dtype grad_dtype = Dtype::kF32;             ///< type of the gradients
-  Layout layout;                              ///< which rank holds which elements
+  Layout layout{};                            ///< which rank holds which elements
   Algorithm algorithm = Algorithm::kNorMuon;  ///< how it is updated
   NormAxis norm_axis = NormAxis::kLonger;     ///< NorMuon only
-  MatrixSpec matrices;                        ///< ignored by AdamW and Lion
+  MatrixSpec matrices{};                      ///< ignored by AdamW and Lion
   /// Who keeps its state. kHolders: not for replicas under Problem::grad_sync.
   StateKeeper state_keeper = StateKeeper::kEngine;
   /// 0: a matrix is (output, input); 1: stored transposed. Changes the size of the step, never the plan.
@@ -105,14 +105,14 @@ struct Parameter {
 
 /// All that a plan is made for. Every rank gives the same.
 struct Problem {
-  std::string model;                  ///< a name, for reports
-  int32_t ranks = 1;                  ///< how many ranks the communicator has
-  std::vector<Mesh> meshes;           ///< that layouts refer to by index
-  std::vector<Parameter> parameters;  ///< in the order that memory, gradients and statistics use
-  Dtype wire = Dtype::kBf16;          ///< updates are rounded to it and travel in it; on one rank they are rounded too
+  std::string model{};                  ///< a name, for reports
+  int32_t ranks = 1;                    ///< how many ranks the communicator has
+  std::vector<Mesh> meshes{};           ///< that layouts refer to by index
+  std::vector<Parameter> parameters{};  ///< in the order that memory, gradients and statistics use
+  Dtype wire = Dtype::kBf16;  ///< updates are rounded to it and travel in it; on one rank they are rounded too
   /// Muster averages the gradients of replicas: raw gradients travel to the owner, new weights travel back.
   bool grad_sync = false;
-  std::vector<int64_t> group_sizes;  ///< for Strategy::kGrouped: parameters per group; empty: one group per kind
+  std::vector<int64_t> group_sizes{};  ///< for Strategy::kGrouped: parameters per group; empty: one group per kind
 };
 
 /// The layout of NorMuon's mean squares where holders keep the state of a parameter: a tensor of shape (batch...,
@@ -120,7 +120,7 @@ struct Problem {
 /// that cut a batch dimension cut the same dimension here, in the same way; axes that cut rows or columns cut the lines
 /// into chunks, in the order of the mesh.
 struct StatisticsLayout {
-  Shape shape;            ///< shape of the whole tensor; empty: the parameter has none
+  Shape shape{};          ///< shape of the whole tensor; empty: the parameter has none
   Shape local_shape;      ///< shape of this rank's part
   std::vector<int> dims;  ///< per mesh axis, the dimension that it cuts; -1: none
 };

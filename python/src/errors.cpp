@@ -50,6 +50,7 @@ void bind_errors(nb::module_& module) {
       .value("other", ErrorCode::kOther)
       .value("replica_weights_differ", ErrorCode::kReplicaWeightsDiffer)
       .value("replica_gradients_differ", ErrorCode::kReplicaGradientsDiffer)
+      .value("scratch_cap_too_small", ErrorCode::kScratchCapTooSmall)
       .value("rank_missing", ErrorCode::kRankMissing);
   // What Python code catches anyway; the caller's mistakes are ValueErrors.
   bind_error<Error>(module, "Error", PyExc_RuntimeError,

@@ -12,7 +12,7 @@ holds 'not {"losses", "final_loss", "unigram_entropy", "tokens_per_s", "optimize
 holds 'len(one["losses"]) == 5 and one["losses"][4] < one["losses"][0] and one["final_loss"] < one["losses"][0]'
 holds 'abs(one["unigram_entropy"] - 3.3128) < 1e-4 and one["tokens_per_s"] > 0 and 0 < one["optimizer_share"] < 1'
 table=$("$muster" train "${tiny[@]}" --ranks 2)
-for part in '1 layers of 16' 'normuon in f32' 'fsdp=2 (local)' 'step     1' 'step     5' 'held-out loss' '3.3128' 'tokens/s'; do
+for part in '1 layer of width 16' 'normuon in f32' 'fsdp=2 (local)' 'step     1' 'step     5' 'held-out loss' '3.3128' 'tokens/s'; do
   grep -qF -- "$part" <<<"$table" || fail "the text lacks: $part"
 done
 
@@ -70,7 +70,7 @@ echo "== reports, and other trainings beside"
 "$muster" train "${tiny[@]}" --json >"$work/one.json"
 "$muster" train "${tiny[@]}" --seed 9 --json >"$work/nine.json"
 text=$("$muster" train "${tiny[@]}" --ranks 2 --html "$work/report.html" --compare "$work/one.json,$work/nine.json")
-for part in 'beside fsdp=1, global (one): the same losses, bit for bit' 'beside fsdp=1, global (nine): other losses from step 1 on' \
+for part in 'compared with fsdp=1, global (one): the same losses, bit for bit' 'compared with fsdp=1, global (nine): other losses from step 1 on' \
   "report: $work/report.html"; do
   grep -qF -- "$part" <<<"$text" || fail "the text lacks: $part"
 done

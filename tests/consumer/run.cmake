@@ -7,9 +7,14 @@ function(run)
 endfunction()
 
 run(${CMAKE_COMMAND} --install ${build} --prefix ${prefix} --config ${config})
-run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/build -G ${generator}
-  -DCMAKE_CXX_COMPILER=${compiler} -DCMAKE_BUILD_TYPE=${config} -DCMAKE_PREFIX_PATH=${prefix})
-run(${CMAKE_COMMAND} --build ${work}/build --config ${config})
+function(build_project source binary)
+  run(${CMAKE_COMMAND} -S ${source} -B ${binary} -G ${generator}
+    -DCMAKE_CXX_COMPILER=${compiler} -DCMAKE_BUILD_TYPE=${config} -DCMAKE_PREFIX_PATH=${prefix}
+    # Users copy the example and compile it, and our headers, with their own warnings.
+    "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror" -DCMAKE_NO_SYSTEM_FROM_IMPORTED=ON)
+  run(${CMAKE_COMMAND} --build ${binary} --config ${config})
+endfunction()
+build_project(${CMAKE_CURRENT_LIST_DIR} ${work}/build)
 
 execute_process(COMMAND ${work}/build/consumer COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE printed)
 message(STATUS "consumer printed: ${printed}")

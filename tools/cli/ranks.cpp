@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include <fmt/format.h>
@@ -60,7 +61,7 @@ void Ranks::add_to(CLI::App& command, const std::string& threads) {
   command
       .add_option(
           "--comm", comm_,
-          "local: ranks are threads; mpi, nccl: processes of mpirun (default: mpi under mpirun, nccl with cuda)")
+          "local: ranks are threads; mpi, nccl: processes of mpirun (default local; under mpirun mpi, or nccl on cuda)")
       ->type_name("C");
   command.add_option("--device", device_, "cpu (default) or cuda")->type_name("D");
   command.add_option("--threads", threads_, fmt::format("Threads of each rank on the CPU (default {})", threads))
@@ -111,6 +112,16 @@ Device Ranks::device_of(int rank) const {
   return cuda() ? Device{Device::Kind::kCuda, rank % kernels::cuda_devices()} : Device{};
 }
 
+std::vector<int32_t> Ranks::here(int32_t ranks) const {
+  if (comm() != "local") {
+    const int32_t own = this_process().rank;
+    return own < ranks ? std::vector{own} : std::vector<int32_t>{};
+  }
+  std::vector<int32_t> all(static_cast<size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 int Ranks::threads(int otherwise) const {
   return threads_.empty() ? otherwise : static_cast<int>(parse_integer("--threads", threads_, {1, 1024}));
 }
@@ -159,8 +170,8 @@ void Ranks::run_process(int32_t ranks, const Body& body) const {
   if (ranks != 0 && size != ranks) {
     // All ranks know, and leave together.
     if (prints) {
-      report_error(
-          fmt::format("--mesh: {} ranks, but mpirun started {} process{}", ranks, size, size == 1 ? "" : "es"));
+      report_error(fmt::format("--mesh: {} rank{}, but mpirun started {} process{}", ranks, ranks == 1 ? "" : "s", size,
+                               size == 1 ? "" : "es"));
     }
     throw Reported{2};
   }
@@ -176,10 +187,10 @@ void Ranks::run_process(int32_t ranks, const Body& body) const {
   } catch (const std::exception& error) {
     if (over_nccl != nullptr) over_nccl->abort(error.what());
     processes->abort(error.what());
-    if (prints) report_error(error.what());
+    if (prints) report_error(error_text(error));
     over_nccl.reset();
     processes.reset();
-    if (!prints) report_error(error.what());
+    if (!prints) report_error(error_text(error));
     throw Reported{status_of(error)};
   }
 }

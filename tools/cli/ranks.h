@@ -50,6 +50,11 @@ class Ranks {
   // This process holds rank 0, which alone may write to stdout and stderr.
   bool prints() const { return this_process().rank == 0; }
 
+  // The ranks of `ranks` that this process runs, ascending.
+  std::vector<int32_t> here(int32_t ranks) const;
+  // The device of a rank that is a thread here.
+  Device device_of(int rank) const;
+
   // Runs body for every rank: all of them here, each in a thread, or the one that this process is; GPUs are dealt out
   // in turn. `ranks` 0 stands for as many as mpirun started, else 2, on a GPU 1. What one rank throws ends all; the
   // first error is thrown or, where ranks are processes, printed.
@@ -59,7 +64,6 @@ class Ranks {
  private:
   void run_threads(int32_t ranks, const Body& body) const;
   void run_process(int32_t ranks, const Body& body) const;
-  Device device_of(int rank) const;
 
   std::string comm_;
   std::string device_;

@@ -176,8 +176,7 @@ std::vector<Figure> plan_facts(const plan_text::PlanReport& report) {
       Figure::bytes("padding_bytes", "padding", summary.padding_bytes)
           .with_note(counted(plan_text::zero_matrix_count(summary), "zero matrix", "zero matrices")),
       Figure::bytes("scratch_bytes_max", "scratch, at most", summary.scratch_bytes_max)
-          .with_note(report.scratch_cap > 0 ? fmt::format("cap {}", plan_text::bytes_text(report.scratch_cap))
-                                            : "no cap"),
+          .with_note(plan_text::scratch_cap_text(report.plan)),
       Figure::time("plan_ms", "time to plan", report.plan_ns).from(Source::kMeasured),
   };
 }

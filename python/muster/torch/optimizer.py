@@ -122,7 +122,7 @@ class NorMuon(CheckpointedOptimizer):
         overlap: bool = False,
         strategy: str = "global",
         waves: int = 0,
-        scratch_mib: int = 1024,
+        scratch_mib: int | None = None,
         threads: int | None = None,
         graph: bool = True,
         seed: int = 0,

@@ -43,7 +43,7 @@ class Options:
     overlap: bool
     strategy: str
     waves: int
-    scratch_mib: int
+    scratch_mib: int | None
     threads: int | None
     graph: bool
     seed: int
@@ -55,6 +55,8 @@ class Options:
         for key, known in _CHOICES.items():
             if getattr(self, key) not in known:
                 raise ValueError(f"{key} {getattr(self, key)!r}: expected one of {', '.join(known)}")
+        if self.scratch_mib is not None and self.scratch_mib < 0:
+            raise ValueError(f"scratch_mib {self.scratch_mib}: expected None, 0 (no limit) or more")
         if self.overlap and self.non_finite != "ignore":
             raise ValueError(SCREENED.format(self.non_finite))
         if self.grad_sync and self.replicate_state:
@@ -85,7 +87,9 @@ class Options:
 
     def plan_options(self, order: list[int]) -> _muster.PlanOptions:
         out = _muster.PlanOptions()
-        out.strategy, out.waves, out.scratch_bytes = self.strategy, self.waves, self.scratch_mib << 20
+        out.strategy, out.waves = self.strategy, self.waves
+        if self.scratch_mib is not None:
+            out.scratch_bytes = self.scratch_mib << 20
         out.order = order
         return out
 
