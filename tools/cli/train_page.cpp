@@ -202,6 +202,9 @@ report::Page train_page(const TrainOutcome& outcome) {
       {.problem = run.problem, .plan = run.plan, .summary = run.summary, .cost = plan.cost}, plan);
   page.title = fmt::format("A small GPT learns on {} rank{}", run.problem.ranks, run.problem.ranks == 1 ? "" : "s");
   page.subtitle = fmt::format("{} · {}", training_words(outcome), page.subtitle);
+  page.strategies_note = fmt::format(
+      "Nothing here is measured: the cost table {} predicts it, for ranks that each have a device to themselves.",
+      plan_text::printable(plan.cost.device));
   const std::vector<Training> list = trainings(outcome);
   page.findings = findings(outcome, list);
   page.facts = facts(outcome);

@@ -122,8 +122,8 @@ function strategiesPart() {
   drawn.show(0);
   section = partFrom(
       sources.size === 1 ? [...sources][0] : "", "strategies", "Strategies",
-      "What an optimizer step takes with each. Choose one, and the other parts show it.", drawn.controls, drawn.chart,
-      figureTable(rows, "strategy", "All figures by strategy", true));
+      `What an optimizer step takes with each. ${report.strategies_note} Choose one, and the other parts show it.`,
+      drawn.controls, drawn.chart, figureTable(rows, "strategy", "All figures by strategy", true));
   chosen.listeners.push(mark);
   return section;
 }
