@@ -38,7 +38,7 @@ class profile:  # lower case, as torch.profiler.profile
         with muster.torch.profile("muster.json") as timeline:
             optimizer.step()
 
-    The file opens in Perfetto (ui.perfetto.dev) and chrome://tracing. Times agree with torch.profiler's traces to a few
+    The file opens in Perfetto and chrome://tracing. Times agree with torch.profiler's traces to a few
     microseconds: ``timeline.add_to("torch.json")`` adds the steps to such a trace, under the same process. Computation
     and exchanges have tracks of their own. Each rank writes its own file.
 
