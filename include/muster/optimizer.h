@@ -253,8 +253,8 @@ class Optimizer {
   // collective; the next step throws InvalidArgument, naming the ranks, if ranks restored different numbers of steps.
   void restored();
 
-  // Writes a checkpoint, which is a directory on a file system that all ranks share. A checkpoint that is there is
-  // replaced when the new one is complete: if save() is interrupted, one of the two can still be loaded.
+  // Writes a checkpoint: a directory on a file system that all ranks share. One that is there is replaced when the new
+  // one is complete: if save() is interrupted, one of the two can be loaded. A full disk throws ResourceError on all.
   void save(const std::string& directory);
   // Loads a checkpoint that was saved with any layout and number of ranks. A damaged or unsuitable checkpoint throws
   // InvalidArgument that names what is wrong, with nothing changed. After any other error weights may be partly

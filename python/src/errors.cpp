@@ -49,10 +49,12 @@ void bind_errors(nb::module_& module) {
       .value("other", ErrorCode::kOther)
       .value("replica_weights_differ", ErrorCode::kReplicaWeightsDiffer)
       .value("replica_gradients_differ", ErrorCode::kReplicaGradientsDiffer)
-      .value("rank_missing", ErrorCode::kRankMissing);
+      .value("rank_missing", ErrorCode::kRankMissing)
+      .value("resource", ErrorCode::kResource);
   // What Python code catches anyway; the caller's mistakes are ValueErrors.
   bind_error<Error>(module, "Error", PyExc_RuntimeError);
   bind_error<InvalidArgument>(module, "InvalidArgument", PyExc_ValueError);
+  bind_error<ResourceError>(module, "ResourceError", PyExc_RuntimeError);
   bind_error<CommError>(module, "CommError", PyExc_RuntimeError);
   bind_error<DeviceError>(module, "DeviceError", PyExc_RuntimeError);
   bind_error<Internal>(module, "Internal", PyExc_RuntimeError);
