@@ -15,7 +15,7 @@ configure = $(call part,configure: $(1),cmake --preset $(1) $(if $(ARCHITECTURES
 compile = $(call part,build: $(strip $(1) $(2)),cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2)))
 run_tests = $(call part,test: $(1),ctest --preset $(1) --parallel $(JOBS))
 
-.PHONY: build test test-torch test-frameworks wheel test-wheel test-install demo bench bench-step asan tsan fuzz chaos soak format check-format setup clean
+.PHONY: build test test-torch test-frameworks wheel test-wheel test-install docs demo bench bench-step asan tsan fuzz chaos soak format check-format setup clean
 
 # The release command, build/bin/muster.
 build: setup
@@ -26,6 +26,7 @@ test: check-format
 	@scripts/setup test
 	$(call configure,release)
 	$(call compile,release)
+	$(call part,docs,scripts/docs)
 	$(call run_tests,release)
 	$(call part,test: PyTorch,scripts/test_torch)
 	$(call part,test: chaos,scripts/chaos 2)
@@ -54,15 +55,22 @@ test-wheel: wheel
 test-install: setup
 	$(call part,test: pip install,scripts/try_install)
 
-# It trains on the CPU: any build of the command serves, and a new one leaves out CUDA and tests.
-demo_preset = $(if $(wildcard build/bin/muster),release,demo)
-demo_build = $(if $(wildcard build/bin/muster),build,build-demo)
+# The documentation site, build/docs/index.html: the pages, and the API from docstrings and headers. It compiles nothing.
+docs:
+	@scripts/setup docs
+	$(call part,docs,scripts/docs)
+
+# It trains on the CPU: a release command that is newer than its sources serves as it is. Else it builds one without CUDA,
+# tests and benchmarks, and nothing else.
+demo_sources = src tools include presets data cmake CMakeLists.txt
+demo_build = $(if $(shell [ -x build/bin/muster ] && find $(demo_sources) -newer build/bin/muster -print -quit || echo none),build-demo,build)
+demo: demo_in := $(demo_build)
 demo:
-	@echo "demo: builds the command if it is not there, without CUDA and tests: three minutes on two cores. Then it trains."
 	@scripts/setup
-	$(call configure,$(demo_preset))
-	$(call compile,$(demo_preset),muster_cli)
-	@scripts/demo $(demo_build)/bin/muster
+	@echo "demo: $(if $(filter build,$(demo_in)),runs build/bin/muster,builds the command first: three minutes on two cores). Training takes a minute and a half."
+	$(if $(filter build-demo,$(demo_in)),$(call configure,demo))
+	$(if $(filter build-demo,$(demo_in)),$(call compile,demo,muster_cli))
+	@scripts/demo $(demo_in)/bin/muster
 
 bench: setup
 	$(call configure,release)
