@@ -3,6 +3,9 @@
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 SECONDS ?= 60
+MINUTES ?= 10
+HOURS ?= 1
+SEED ?=
 ARCHITECTURES ?=
 export ARCHITECTURES JOBS
 
@@ -12,7 +15,7 @@ configure = $(call part,configure: $(1),cmake --preset $(1) $(if $(ARCHITECTURES
 compile = $(call part,build: $(strip $(1) $(2)),cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2)))
 run_tests = $(call part,test: $(1),ctest --preset $(1) --parallel $(JOBS))
 
-.PHONY: build test test-torch test-frameworks wheel test-wheel test-install docs demo bench bench-step asan tsan fuzz format check-format setup clean
+.PHONY: build test test-torch test-frameworks wheel test-wheel test-install docs demo bench bench-step asan tsan fuzz chaos soak format check-format setup clean
 
 # The release command, build/bin/muster.
 build: setup
@@ -26,6 +29,7 @@ test: check-format
 	$(call part,docs,scripts/docs)
 	$(call run_tests,release)
 	$(call part,test: PyTorch,scripts/test_torch)
+	$(call part,test: chaos,scripts/chaos 2)
 
 # The PyTorch optimizers alone, in a virtual environment with PyTorch for the CPU.
 test-torch: setup
@@ -90,6 +94,20 @@ fuzz:
 	$(call configure,fuzz)
 	$(call compile,fuzz)
 	@scripts/fuzz $(SECONDS)
+
+# Kills, stops and delays ranks for MINUTES, or repeats the trial of one SEED; COMMS=local,mpi leaves out others.
+chaos: setup
+	$(call configure,release)
+	$(call compile,release,chaos_rank)
+	@scripts/install_torch
+	@scripts/chaos $(MINUTES) $(SEED)
+
+# Trains for HOURS, which may be 0.1, and fails if memory, threads or open files grow.
+soak: setup
+	$(call configure,release)
+	$(call compile,release,soak)
+	@scripts/install_torch
+	@scripts/soak $(HOURS)
 
 format: setup
 	@scripts/format

@@ -19,6 +19,7 @@ enum class ErrorCode : uint8_t {
   /// CommError: a rank had not arrived when the timeout passed. Set by communicators over a process group of PyTorch;
   /// those of make_local_communicators, MPI and NCCL report it as kOther.
   kRankMissing,
+  kResource,  ///< ResourceError: the machine failed
 };
 
 /// What an error says. Kept where the error is thrown again later, or on another rank.
@@ -70,6 +71,19 @@ class Error : public std::runtime_error {
 class InvalidArgument : public Error {
  public:
   using Error::Error;
+};
+
+/// The machine failed: a full disk, a failed read or write, no memory. The same call may work later.
+class ResourceError : public Error {
+ public:
+  /// The failure, with code kResource.
+  explicit ResourceError(Failure failure) : Error(coded(std::move(failure))) {}
+
+ private:
+  static Failure coded(Failure failure) {
+    failure.code = ErrorCode::kResource;
+    return failure;
+  }
 };
 
 /// A peer or the network failed. The communicator is unusable afterwards: every later call on it throws the same cause.

@@ -292,8 +292,9 @@ class Optimizer {
   void restored();
 
   /// Writes a checkpoint, which is a directory on a file system that all ranks share. A checkpoint that is there is
-  /// replaced when the new one is complete: if save() is interrupted, one of the two can still be loaded. Throws
-  /// InvalidArgument on every rank, naming the rank that could not write; the old checkpoint is as it was.
+  /// replaced when the new one is complete: if save() is interrupted, one of the two can still be loaded. Throws on
+  /// every rank, naming the rank that could not write: ResourceError if its disk is full or failed, InvalidArgument if
+  /// the directory is wrong. The old checkpoint is as it was.
   void save(const std::string& directory);
   /// Loads a checkpoint that was saved with any layout and number of ranks. A damaged or unsuitable checkpoint throws
   /// InvalidArgument that names what is wrong, with nothing changed. After any other error weights may be partly

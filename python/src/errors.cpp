@@ -51,13 +51,16 @@ void bind_errors(nb::module_& module) {
       .value("replica_weights_differ", ErrorCode::kReplicaWeightsDiffer)
       .value("replica_gradients_differ", ErrorCode::kReplicaGradientsDiffer)
       .value("scratch_cap_too_small", ErrorCode::kScratchCapTooSmall)
-      .value("rank_missing", ErrorCode::kRankMissing);
+      .value("rank_missing", ErrorCode::kRankMissing)
+      .value("resource", ErrorCode::kResource);
   // What Python code catches anyway; the caller's mistakes are ValueErrors.
   bind_error<Error>(module, "Error", PyExc_RuntimeError,
                     "A step, save or load failed for a reason that no other class of error has.");
   bind_error<InvalidArgument>(
       module, "InvalidArgument", PyExc_ValueError,
       "The caller's mistake. Nothing has been changed, unless the text says that a step broke off.");
+  bind_error<ResourceError>(module, "ResourceError", PyExc_RuntimeError,
+                            "The machine failed: a full disk, a failed read or write, no memory.");
   bind_error<CommError>(module, "CommError", PyExc_RuntimeError,
                         "A rank died, left or did not arrive in time. Communication has ended for good.");
   bind_error<DeviceError>(module, "DeviceError", PyExc_RuntimeError, "A call of CUDA or one of its libraries failed.");

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from operator import index
 from typing import Any, Literal, TypedDict
 
 from .. import _muster
+from .errors import MAX_INT64, whole_number
 from .wrappers import trainer_hint
 
 __all__ = ["DEFAULTS", "GroupOptions", "MoreOptions"]
@@ -123,11 +123,8 @@ def bare_name(name: str) -> str:
     return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
 
 
-def _whole(key: str, value: Any) -> int:
-    try:
-        return index(value)
-    except TypeError:
-        raise ValueError(f"{key} {value!r}: expected a whole number") from None
+def _sizes(name: str, key: str, values: Sequence[int] | None) -> list[int]:
+    return [whole_number(f"parameter '{name}': {key}", int(value), 0, MAX_INT64) for value in values or ()]
 
 
 def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
@@ -135,7 +132,7 @@ def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
     out.lr = float(group["lr"])
     out.weight_decay = float(group["weight_decay"])
     out.decay = _enum(_muster.Decay, "decay", group["decay"])
-    out.every = _whole("every", group["every"])
+    out.every = whole_number("every", group["every"], 1, MAX_INT64)
     out.momentum = float(group["momentum"])
     out.momentum_form = _enum(_muster.MomentumForm, "momentum_form", group["momentum_form"])
     out.nesterov = bool(group["nesterov"])
@@ -157,7 +154,7 @@ def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
 def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[int]:
     heads = group["heads"]
     if heads is None:
-        return [int(size) for size in group["split_rows"] or ()]
+        return _sizes(name, "split_rows", group["split_rows"])
     if group["split_rows"]:
         raise ValueError(f"parameter '{name}': heads and split_rows both cut its rows")
     read = group["view"] or shape
@@ -197,16 +194,16 @@ def make_parameter(
         out.scale_shape = _enum(_muster.ScaleShape, "scale_shape", group["scale_shape"])
     except ValueError as error:
         raise ValueError(f"parameter '{name}': {error}") from None
-    out.output_dim = int(group["output_dim"])
+    out.output_dim = whole_number(f"parameter '{name}': output_dim", int(group["output_dim"]), 0, 1)
     out.multiplier = float(group["lr_mul"])
     if not (math.isfinite(out.multiplier) and out.multiplier >= 0):
         raise ValueError(f"parameter '{name}': lr_mul {out.multiplier}: expected a number of at least 0")
     if group["algorithm"] in MATRIX_ALGORITHMS:
         check_shape(name, shape, group)
         out.matrices = _muster.MatrixSpec(
-            list(group["view"] or ()),
+            _sizes(name, "view", group["view"]),
             bool(group["flatten"]),
             _rows(name, shape, group),
-            [int(size) for size in group["split_columns"] or ()],
+            _sizes(name, "split_columns", group["split_columns"]),
         )
     return out

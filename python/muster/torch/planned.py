@@ -44,7 +44,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         self._joined = JoinedMomentum()
         self._connection = Connection(self.ranks, options)
         self._builder = Builder(options, self._connection, self._reader, self._joined)
-        self._states = ParameterStates(options.seed)
+        self._states = ParameterStates(options.first_seed)
         self._built: Built | None = None
         self._exported: dict[str, State] = {}  # state that the previous engine kept, for the next one
         self._overlap: Overlap | None = None
