@@ -7,9 +7,12 @@ function(run)
 endfunction()
 
 run(${CMAKE_COMMAND} --install ${build} --prefix ${prefix} --config ${config})
-run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/build -G ${generator}
-  -DCMAKE_CXX_COMPILER=${compiler} -DCMAKE_BUILD_TYPE=${config} -DCMAKE_PREFIX_PATH=${prefix})
-run(${CMAKE_COMMAND} --build ${work}/build --config ${config})
+function(build_project source binary)
+  run(${CMAKE_COMMAND} -S ${source} -B ${binary} -G ${generator}
+    -DCMAKE_CXX_COMPILER=${compiler} -DCMAKE_BUILD_TYPE=${config} -DCMAKE_PREFIX_PATH=${prefix})
+  run(${CMAKE_COMMAND} --build ${binary} --config ${config})
+endfunction()
+build_project(${CMAKE_CURRENT_LIST_DIR} ${work}/build)
 
 execute_process(COMMAND ${work}/build/consumer COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE printed)
 message(STATUS "consumer printed: ${printed}")
@@ -22,6 +25,7 @@ endif()
 # a character of that text has an entropy of 3.3 nats, or 2.45 for a reader who knows the one before it.
 find_program(mpirun mpirun)
 if(mpi AND mpirun)
+  build_project(${source}/examples/cpp ${work}/example)
   file(MAKE_DIRECTORY ${work}/clone ${work}/home)
   foreach(name data examples)
     file(CREATE_LINK ${source}/${name} ${work}/clone/${name} SYMBOLIC)
