@@ -27,6 +27,7 @@ endif()
 # a character of that text has an entropy of 3.3 nats, or 2.45 for a reader who knows the one before it.
 find_program(mpirun mpirun)
 if(mpi AND mpirun)
+  build_project(${source}/examples/cpp ${work}/example)
   file(MAKE_DIRECTORY ${work}/clone ${work}/home)
   foreach(name data examples)
     file(CREATE_LINK ${source}/${name} ${work}/clone/${name} SYMBOLIC)
