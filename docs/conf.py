@@ -39,20 +39,20 @@ FURTHER_PAGES = {
     "API": ["api/python", "api/cpp"],
     "Repository": ["../README", "../data/README", "../examples/*/README"],
     "Benchmark results": ["../benchmarks/results/*"],
+    "Lab": ["lab/*"],
 }
 
 
 def add_sidebar(app, docname, source):
-    """Puts the pages that docs/index.md lists into the sidebar, by its headings; those of the lab come last."""
+    """Puts the pages that docs/index.md lists into the sidebar, by its headings."""
     if docname != root_doc:
         return
     sections = {}
     for section in source[0].split("\n## ")[1:]:
         caption, _, text = section.partition("\n")
-        sections[caption] = list(dict.fromkeys(re.findall(r"\]\(([\w./-]+)\.md(?:#[\w-]+)?\)", text)))
-    lab = [page for pages in sections.values() for page in pages if page.startswith("lab/")]
-    sections = {caption: [page for page in pages if page not in lab] for caption, pages in sections.items()}
-    for caption, pages in {**sections, **FURTHER_PAGES, "Lab": lab}.items():
+        listed = re.findall(r"\]\(((?!lab/)[\w./-]+)\.md(?:#[\w-]+)?\)", text)
+        sections[caption] = list(dict.fromkeys(listed))
+    for caption, pages in {**sections, **FURTHER_PAGES}.items():
         listed = "\n".join(pages)
         source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n:caption: {caption}\n\n{listed}\n```\n"
 

@@ -2,16 +2,14 @@
 /// Communication between ranks: one interface for threads of a process, MPI and NCCL, with one contract.
 ///
 /// - Every rank calls the same collectives in the same order. A rank sends the bytes that its peer expects.
-/// - An operation starts when it is called and ends in wait(); several may be under way. It owns its buffers until
-/// then.
-///   It waits only for the ranks that it exchanges messages with (NCCL, in host memory: for all ranks).
+/// - An operation starts when it is called and ends in wait(); several may be under way. Until then its buffers are its
+///   own. It waits only for the ranks that it exchanges messages with (NCCL, in host memory: for all ranks).
 /// - Sums are taken in the order of the ranks, in the type given: every rank gets the same bits, every time.
 /// - No call waits longer than the timeout. If a peer died, left, is late or disagrees, calls throw a CommError. It
 ///   names the operation and, where it is known, the rank. Afterwards every call on this communicator throws the same
 ///   cause, on all ranks as soon as they notice.
 /// - One thread at a time uses a communicator and its requests; only abort() may come from another thread.
-/// - A rank leaves by destroying its communicator. Operations that it has started still end; operations that peers
-/// start
+/// - A rank leaves by destroying its communicator. Operations that it has started still end; those that peers start
 ///   with it later fail.
 ///
 /// docs/explanation/communication.md says what a caller can do about an error.

@@ -10,9 +10,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+import muster
 import muster.torch
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "docs"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "docs"
 
 
 def _run(script: str, *arguments: Path) -> str:
@@ -35,6 +37,14 @@ def test_the_page_of_param_groups() -> None:
     chosen, trains = _run("reference_param_groups.py").splitlines()[-2:]
     assert "'matrices output_dim=1', ['block.my_stack']" in chosen and "('adamw', ['conv1.weight'" in chosen
     assert trains == "0.weight trains: True"
+
+
+def test_the_pages_have_every_code_of_errors() -> None:
+    codes = {name for name in dir(muster.ErrorCode) if isinstance(getattr(muster.ErrorCode, name), muster.ErrorCode)}
+    assert "rank_missing" in codes
+    for page in ("docs/reference/errors.md", "docs/api/python.rst"):
+        text = (ROOT / page).read_text()
+        assert [code for code in sorted(codes) if f"`{code}`" not in text] == [], page
 
 
 def test_a_checkpoint_is_read_without_muster(tmp_path: Path) -> None:
