@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "arguments.h"
+#include "html_option.h"
 #include "model_arguments.h"
 #include "muster/cost.h"
 #include "muster/plan.h"
@@ -19,7 +20,6 @@
 #include "plan_text/plan_json.h"
 #include "plan_text/plan_table.h"
 #include "plan_text/text.h"
-#include "report/write_file.h"
 
 namespace muster::cli {
 namespace {
@@ -66,7 +66,7 @@ void run(const PlanArguments& arguments) {
     groups = parse_integers("--groups", arguments.groups, {1});
     require_strategy("--groups " + arguments.groups, Strategy::kGrouped, options.strategy);
   }
-  if (!arguments.html.empty()) check_folder("--html", arguments.html);
+  check_html(arguments.html);
   Problem problem = arguments.model.load();
   if (!groups.empty()) problem.group_sizes = groups;
 
@@ -87,8 +87,10 @@ void run(const PlanArguments& arguments) {
     explanation = for_flag("--explain", [&] { return plan::explain(problem, plan, options.cost, arguments.explain); });
   }
   if (!arguments.html.empty()) {
-    for_flag("--html",
-             [&] { report::write_file(arguments.html, report::page_html(plan_page_with_others(report, options))); });
+    report::Page page = plan_page_with_others(report, options);
+    if (const std::string part = arguments.model.part_words(); !part.empty())
+      page.subtitle = part + " · " + page.subtitle;
+    write_html(arguments.html, page);
   }
   if (arguments.json) {
     print(plan_text::plan_json(report, explanation ? &*explanation : nullptr));
@@ -113,8 +115,7 @@ void add_plan_command(CLI::App& app) {
   add_scratch_option(command, arguments->scratch_mib);
   command.add_option("--cost", arguments->cost, "h200 (default), cpu, or a JSON cost table")->type_name("FILE");
   command.add_option("--explain", arguments->explain, "Say why this parameter goes where it goes")->type_name("PARAM");
-  command.add_option("--html", arguments->html, "Also write a report: one HTML file, with other strategies to compare")
-      ->type_name("FILE");
+  add_html_option(command, arguments->html);
   add_json_flag(command, arguments->json);
   command.footer("Example: muster plan moe-397b --mesh fsdp=16,ep=8 --scratch-mib 2048");
   command.callback([arguments] { run(*arguments); });

@@ -1,6 +1,8 @@
 // How the ranks of a command run: as threads of this process, or as the processes that mpirun started; on which device.
 #pragma once
 
+#include <chrono>
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -62,12 +64,17 @@ class Ranks {
   void run(int32_t ranks, const Body& body) const;
 
  private:
+  CommOptions comm_options() const;
+  // The error, with --timeout at its end if it is a timeout.
+  std::string with_timeout(const std::exception& error) const;
+  std::unique_ptr<Communicator> start_mpi() const;
   void run_threads(int32_t ranks, const Body& body) const;
   void run_process(int32_t ranks, const Body& body) const;
 
   std::string comm_;
   std::string device_;
   std::string threads_;
+  std::string timeout_;
 };
 
 }  // namespace muster::cli

@@ -15,6 +15,7 @@
 #include "arguments.h"
 #include "base/limits.h"
 #include "base/read_file.h"
+#include "html_option.h"
 #include "model/mesh_text.h"
 #include "output.h"
 #include "plan_choice.h"
@@ -47,7 +48,7 @@ struct TrainArguments {
   std::string save_every;
   std::string until;
   std::string resume;
-  std::string report;
+  std::string html;
   std::string trace;
   std::vector<std::string> compare;
   bool json = false;
@@ -135,9 +136,8 @@ std::optional<double> read_target(const TrainArguments& arguments, int64_t runs)
 
 train::TrainOptions read_options(const TrainArguments& arguments, int64_t runs) {
   constexpr Range kSteps{1, 10'000'000};
-  train::TrainOptions options{.save = arguments.save,
-                              .resume = arguments.resume,
-                              .trace = !arguments.report.empty() || !arguments.trace.empty()};
+  train::TrainOptions options{
+      .save = arguments.save, .resume = arguments.resume, .trace = !arguments.html.empty() || !arguments.trace.empty()};
   if (!arguments.until.empty()) options.until = parse_integer("--until", arguments.until, kSteps);
   if (!arguments.save_every.empty()) {
     options.save_every = parse_integer("--save-every", arguments.save_every, kSteps);
@@ -232,7 +232,7 @@ void run(const TrainArguments& arguments) {
     for (const std::string& file : arguments.compare) {
       outcome.beside.push_back(for_flag("--compare", [&] { return read_training(file); }));
     }
-    if (!arguments.report.empty()) check_folder("--report", arguments.report);
+    check_html(arguments.html);
     if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
   }
   const std::string text = arguments.text.empty() ? std::string(shipped_text())
@@ -261,9 +261,10 @@ void run(const TrainArguments& arguments) {
   if (!arguments.trace.empty()) {
     for_flag("--trace", [&] { report::write_file(arguments.trace, report::trace_json(traced_steps(outcome))); });
   }
-  if (!arguments.report.empty()) {
-    for_flag("--report", [&] { report::write_file(arguments.report, report::page_html(train_page(outcome))); });
-    teller.tell(fmt::format("report: {}\n", arguments.report));
+  if (!arguments.html.empty()) {
+    const report::Page page = train_page(outcome);
+    write_html(arguments.html, page);
+    teller.tell(fmt::format("\n{}\nreport: {}\n", fmt::join(page.findings, "\n"), arguments.html));
   }
   if (arguments.json) {
     print(train_json(outcome));
@@ -309,7 +310,7 @@ void add_train_command(CLI::App& app) {
   command.add_option("--until", arguments->until, "Stop after step N, as if interrupted")->type_name("N");
   command.add_option("--resume", arguments->resume, "Continue from a checkpoint, with its recipe, on any ranks")
       ->type_name("DIR");
-  command.add_option("--report", arguments->report, "Write a report")->type_name("F.html");
+  add_html_option(command, arguments->html, "--html,--report");
   command.add_option("--trace", arguments->trace, "Write the last step, for Perfetto")->type_name("F.json");
   command.add_option("--compare", arguments->compare, "Compare with trainings whose --json output is in these files")
       ->type_name("F.json")

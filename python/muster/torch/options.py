@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .. import _muster
+from .errors import MAX_INT32, MAX_INT64, whole_number
 from .monitoring import check_every
 from .overlap import MONITORED, SCREENED
 from .ranks import check_timeout
@@ -25,6 +26,12 @@ _CHOICES = {
     "bf16_weights": tuple(_WEIGHT_FORMS),
     "communicator": ("auto", "nccl", "process_group"),
     "non_finite": ("ignore", "error", "skip_step", "zero"),
+}
+_RANGES = {
+    "waves": (0, MAX_INT32),
+    "scratch_mib": (0, MAX_INT64 >> 20),
+    "threads": (0, MAX_INT32),
+    "seed": (0, MAX_INT64),
 }
 
 
@@ -55,8 +62,9 @@ class Options:
         for key, known in _CHOICES.items():
             if getattr(self, key) not in known:
                 raise ValueError(f"{key} {getattr(self, key)!r}: expected one of {', '.join(known)}")
-        if self.scratch_mib is not None and self.scratch_mib < 0:
-            raise ValueError(f"scratch_mib {self.scratch_mib}: expected None, 0 (no limit) or more")
+        for key, (low, high) in _RANGES.items():
+            if getattr(self, key) is not None:
+                whole_number(key, getattr(self, key), low, high)
         if self.overlap and self.non_finite != "ignore":
             raise ValueError(SCREENED.format(self.non_finite))
         if self.grad_sync and self.replicate_state:
@@ -72,6 +80,11 @@ class Options:
         check_every(self.monitor_every)
         if self.overlap and self.monitor_every:
             raise ValueError(MONITORED.format(self.monitor_every))
+
+    @property
+    def first_seed(self) -> int:
+        """The seed, or 0 if it is one that check() refuses, on all ranks together."""
+        return self.seed if isinstance(self.seed, int) and 0 <= self.seed <= MAX_INT64 else 0
 
     @property
     def replicas_keep_state(self) -> bool:

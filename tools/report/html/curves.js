@@ -56,7 +56,7 @@ class CurvesView {
 
   draw() {
     const {left, right, top, bottom, height} = curveBox;
-    this.width = Math.max(320, this.drawing.parentElement.clientWidth);
+    this.width = Math.max(1, this.drawing.parentElement.clientWidth);
     const curves = this.curves();
     [this.low, this.high] = extent(curves.flatMap((curve) => curve.x));
     const [least, most] = extent([...curves.flatMap((curve) => curve.y), ...this.chart.marks.map((mark) => mark.y)]);
@@ -83,6 +83,7 @@ class CurvesView {
                        valueText(tick)),
     ]),
       ...ticks(this.low, this.high, Math.max(2, this.width / 110))
+          .filter(Number.isInteger)
           .map(
               (tick) =>
                   text({x: this.across(tick), y: height - bottom + 16, "text-anchor": "middle"}, countText(tick))),
@@ -172,7 +173,7 @@ class CurvesView {
 
 function curveToggle(view, i) {
   const curve = view.chart.curves[i];
-  const twin = view.same[i] === i ? null : `= ${view.chart.curves[view.same[i]].name}, every value`;
+  const twin = view.same[i] === i ? null : `the same as ${view.chart.curves[view.same[i]].name}, every value`;
   const button = el(
       "button", {
         type: "button",
@@ -208,8 +209,8 @@ function curvesPart(chart, number) {
   readByPlace(drawing, view);
   onDraw(() => view.draw());
   const alike = view.same.some((first, i) => first !== i);
-  return part(
-      `curves-${number}`, chart.title,
+  return partFrom(
+      chart.source, `curves-${number}`, chart.title,
       alike ? "Curves whose values are all the same are drawn in turns, as one line of several colours." :
               "Choose a name to hide or show its curve.",
       el("div", {class: "controls"},

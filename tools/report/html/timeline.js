@@ -11,19 +11,19 @@ const lane = {
 
 // The kinds of spans that colours tell apart, and what their names begin with. Others get the colours that are left.
 const spanKinds = [
-  {name: "orthogonalize", colour: "series-0", match: /^orthogonalize/},
-  {name: "normalize", colour: "series-5", match: /^normalize/},
-  {name: "pack, assemble, stage", colour: "series-2", match: /^(pack|assemble|stage)/},
-  {name: "apply", colour: "series-4", match: /^apply/},
-  {name: "AdamW and Lion", colour: "series-6", match: /^elementwise/},
-  {name: "forward and backward", colour: "model", match: /^forward/},
-  {name: "waiting", colour: "idle", match: /^wait/},
-  {name: "control", colour: "series-7", match: /^control/},
+  {name: "orthogonalize", colour: "span-orthogonalize", match: /^orthogonalize/},
+  {name: "normalize", colour: "span-normalize", match: /^normalize/},
+  {name: "pack, assemble, stage", colour: "span-pack", match: /^(pack|assemble|stage)/},
+  {name: "apply", colour: "span-apply", match: /^apply/},
+  {name: "AdamW and Lion", colour: "span-elementwise", match: /^elementwise/},
+  {name: "forward and backward", colour: "span-model", match: /^forward/},
+  {name: "waiting", colour: "span-waiting", match: /^wait/},
+  {name: "control", colour: "span-control", match: /^control/},
 ];
 const exchangeKinds = [
-  {name: "exchange in", colour: "series-1", match: / in$/},
-  {name: "exchange out", colour: "series-3", match: / out$/},
-  {name: "other exchanges", colour: "exchange", match: /./},
+  {name: "exchange in", colour: "span-in", match: / in$/},
+  {name: "exchange out", colour: "span-out", match: / out$/},
+  {name: "other exchanges", colour: "span-exchange", match: /./},
 ];
 
 function kindsOf(labels) {
@@ -89,6 +89,13 @@ function busy(step, rank) {
     }
   }
   return sum;
+}
+
+// What may stand in a span, the longest first. Cut anywhere else, "wave 10 in" and "wave 11 out" would read alike.
+function spanTexts(text) {
+  const exchange = text.match(/^wave (\d+) (in|out)$/);
+  if (exchange) return [text, `${exchange[1]} ${exchange[2]}`];
+  return /^\d/.test(text) ? [text] : [text, text.split(" ")[0]];
 }
 
 class TimelineView {
@@ -244,14 +251,13 @@ class TimelineView {
     const fill = colour(this.step.kinds.colours.get(this.step.kinds.of[label]));
     context.fillStyle = fill;
     context.fillRect(from, box.top, to - from - (to - from > 3 ? 0.5 : 0), box.height);
-    if (box.height < 11 || to - from < 46) return;
-    const text = this.step.labels[label][0];
-    const room = Math.floor((to - from - 8) / 5.8);
+    if (box.height < 11 || to - from < 24) return;
+    const room = Math.floor((to - from - 8) / 6);
+    const text = spanTexts(this.step.labels[label][0]).find((words) => words.length <= room);
+    if (!text) return;
     context.fillStyle = inkOn(fill);
     context.textAlign = "left";
-    context.fillText(
-        text.length <= room ? text : `${text.slice(0, Math.max(1, room - 1))}…`, from + 4,
-        box.top + box.height / 2 + 0.5);
+    context.fillText(text, from + 4, box.top + box.height / 2 + 0.5);
   }
 
   drawNames(context, height) {
