@@ -262,9 +262,12 @@ void verify_rank(Communicator& communicator, const Device& device, Outcome& outc
   }
 }
 
-run::MemoryNeed held_memory(const run::Workload& workload, int32_t rank, int64_t gradients) {
+// The first rank of this process answers for what all of them keep for the reference: counting it takes a while.
+run::MemoryNeed held_memory(const run::Workload& workload, int32_t rank, int64_t gradients, const Ranks& ranks) {
   run::MemoryNeed need = verify_memory(workload, rank, gradients);
-  need.host += ReferenceCheck::kept_bytes(workload) / workload.problem().ranks;
+  const int32_t all = workload.problem().ranks;
+  const std::vector<int32_t> here = ranks.here(all);
+  if (rank == here.front()) need.host += ReferenceCheck::kept_bytes(workload) / all * std::ssize(here);
   return need;
 }
 
@@ -300,14 +303,15 @@ void run(const VerifyArguments& arguments) {
   }
   const run::Workload plain(problem, options);
   const int64_t sets = arguments.ranks.cuda() ? run::Verifier::kDeviceGradients : 1;
-  require_memory({.command = "verify",
-                  .otherwise = "fewer ranks",
-                  .model = arguments.model,
-                  .ranks = arguments.ranks,
-                  .held = [&](const run::Workload& w, int32_t rank) { return held_memory(w, rank, sets); },
-                  .alone = [&](const run::Workload& w) { return verify_memory(w, run::kWhole, sets); },
-                  .scratch = [&](const Problem& p) { return largest_scratch(p, arguments); }},
-                 plain);
+  require_memory(
+      {.command = "verify",
+       .otherwise = "fewer ranks",
+       .model = arguments.model,
+       .ranks = arguments.ranks,
+       .held = [&](const run::Workload& w, int32_t rank) { return held_memory(w, rank, sets, arguments.ranks); },
+       .alone = [&](const run::Workload& w) { return verify_memory(w, run::kWhole, sets); },
+       .scratch = [&](const Problem& p) { return largest_scratch(p, arguments); }},
+      plain);
   Outcome outcome{.problem = problem, .arguments = arguments, .steps = steps, .rounds = {}};
   for (const run::Spectrum spectrum : spectra(arguments)) {
     for (const bool some : missing(arguments)) {
