@@ -351,6 +351,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="repeat this trial only")
     parser.add_argument("--comms", help="of local, mpi, gloo and nccl; default: all that work here")
     arguments = parser.parse_args()
+    # Two cores, also where there are more: ranks then take turns at many points, and a test takes no more of a machine.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     comms = arguments.comms.split(",") if arguments.comms else choose_comms()
     programs = Programs(arguments.program, comms)
     end = time.monotonic() + 60 * arguments.minutes
@@ -367,9 +369,8 @@ def main() -> int:
             run_trial(programs, trial, totals)
         except (Failed, subprocess.TimeoutExpired, ValueError) as failed:
             failures.append(seed)
-            chosen = f' COMMS={",".join(comms)}'
             print(f"chaos: FAILED: {trial.kind}, {' '.join(trial.faults)}: {failed}")
-            print(f"chaos: repeat it with: make chaos SEED={seed}{chosen}", flush=True)
+            print(f"chaos: repeat it with: make chaos SEED={seed} COMMS={','.join(comms)}", flush=True)
         if time.monotonic() > end or len(failures) >= 5:
             break
     for kind, count in sorted(kinds.items()):
