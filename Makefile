@@ -67,7 +67,7 @@ demo_build = $(if $(shell [ -x build/bin/muster ] && find $(demo_sources) -newer
 demo: demo_in := $(demo_build)
 demo:
 	@scripts/setup
-	@echo "demo: $(if $(filter build,$(demo_in)),runs build/bin/muster,builds the command first: three minutes on two cores). Training takes a minute and a half."
+	@echo "demo: $(if $(filter build,$(demo_in)),runs build/bin/muster,builds the command first: under four minutes on two cores). Training takes about a minute."
 	$(if $(filter build-demo,$(demo_in)),$(call configure,demo))
 	$(if $(filter build-demo,$(demo_in)),$(call compile,demo,muster_cli))
 	@scripts/demo $(demo_in)/bin/muster
