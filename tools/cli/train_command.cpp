@@ -165,7 +165,7 @@ class Teller {
   void step(int64_t done, const train::TrainedStep& step) {
     tell(std::exchange(heading_, ""));
     constexpr int64_t kLines = 10;
-    const int64_t steps = outcome_.recipe.steps;
+    const int64_t steps = outcome_.recipe.all_steps();
     const auto tokens = static_cast<double>(outcome_.recipe.batch * outcome_.recipe.model.context);
     const double tokens_per_s = tokens * 1e9 / static_cast<double>(step.total_ns);
     const double share = static_cast<double>(step.optimizer_ns) / static_cast<double>(step.total_ns);
