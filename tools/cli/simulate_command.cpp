@@ -56,7 +56,15 @@ std::string table_text(const Problem& problem, const sim::Cluster& cluster, cons
                  gigabytes(s.memory_bytes_max), s.fits ? "yes" : "NO",
                  fmt::format("{:.2f}×", first / static_cast<double>(std::max<int64_t>(1, s.step_ns)))});
   }
-  return out + columns.text(colour);
+  out += columns.text(colour);
+  for (const SimulatedCase& c : cases) {
+    const sim::Padding& padding = c.simulation.padding;
+    if (padding.tensors == 0) continue;
+    out += fmt::format("\n{}: the code that it reproduces also creates {} tensors of zeros per rank ({}), {} more",
+                       name(c.options.strategy), plan_text::grouped_text(padding.tensors),
+                       plan_text::bytes_text(padding.bytes), plan_text::time_text(padding.ns));
+  }
+  return out + (out.ends_with('\n') ? "" : "\n");
 }
 
 std::string json_text(const Problem& problem, const sim::Cluster& cluster, const std::vector<SimulatedCase>& cases) {
@@ -77,6 +85,9 @@ std::string json_text(const Problem& problem, const sim::Cluster& cluster, const
                     {"messages", s.messages},
                     {"bytes_sent_total", s.bytes_sent},
                     {"padding_bytes", c.summary.padding_bytes},
+                    {"padding_tensors_max", s.padding.tensors},
+                    {"padding_tensor_bytes_max", s.padding.bytes},
+                    {"padding_ms", milliseconds(s.padding.ns)},
                     {"imbalance", c.summary.imbalance()},
                     {"plan_ms", c.plan_ms}});
   }
