@@ -16,9 +16,12 @@
 #include "plan_choice.h"
 #include "plan_others.h"
 #include "plan_text/explain_text.h"
+#include "plan_text/parameter_table.h"
 #include "plan_text/plan_json.h"
 #include "plan_text/plan_table.h"
 #include "plan_text/text.h"
+#include "plan_text/words.h"
+#include "report/columns.h"
 #include "report/write_file.h"
 
 namespace muster::cli {
@@ -35,8 +38,27 @@ struct PlanArguments {
   std::string groups;
   std::string explain;
   std::string html;
+  bool parameters = false;
   bool json = false;
 };
+
+std::string parameter_table_text(const std::vector<plan_text::ParameterRow>& rows) {
+  report::Columns columns(
+      {"parameter", "shape", "elements", "dtype", "layout", "algorithm", "matrices", "updated by", "ranks"});
+  int64_t elements = 0;
+  int64_t matrices = 0;
+  for (const plan_text::ParameterRow& row : rows) {
+    elements += row.elements;
+    matrices += row.matrices;
+    columns.add({plan_text::printable(row.name), plan_text::shape_words(row.shape),
+                 plan_text::grouped_text(row.elements), std::string(plan_text::word(row.dtype)), row.layout,
+                 std::string(plan_text::word(row.algorithm)), plan_text::grouped_text(row.matrices),
+                 std::string(plan_text::word(row.update)), plan_text::ranks_words(row.owners)});
+  }
+  columns.add({fmt::format("{} in all", plan_text::grouped_text(std::ssize(rows))), "",
+               plan_text::grouped_text(elements), "", "", "", plan_text::grouped_text(matrices), "", ""});
+  return columns.text(wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff);
+}
 
 // A flag that the strategy would ignore is refused, so that nobody compares what was never applied.
 void require_strategy(std::string_view flag, Strategy needed, Strategy given) {
@@ -71,6 +93,9 @@ void run(const PlanArguments& arguments) {
     groups = parse_integers("--groups", arguments.groups, {1});
     require_strategy("--groups " + arguments.groups, Strategy::kGrouped, options.strategy);
   }
+  if (arguments.parameters && !arguments.explain.empty()) {
+    throw InvalidArgument("--parameters and --explain " + arguments.explain + " exclude each other");
+  }
   if (!arguments.html.empty()) check_folder("--html", arguments.html);
   Problem problem = arguments.model.load();
   if (!groups.empty()) problem.group_sizes = groups;
@@ -88,6 +113,8 @@ void run(const PlanArguments& arguments) {
       .plan_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count(),
       .scratch_cap = options.strategy == Strategy::kGlobal ? options.scratch_bytes : 0,
   };
+  std::vector<plan_text::ParameterRow> parameters;
+  if (arguments.parameters) parameters = plan_text::parameter_rows(report);
   std::optional<plan::Explanation> explanation;
   if (!arguments.explain.empty()) {
     explanation = for_flag("--explain", [&] { return plan::explain(problem, plan, options.cost, arguments.explain); });
@@ -97,7 +124,10 @@ void run(const PlanArguments& arguments) {
              [&] { report::write_file(arguments.html, report::page_html(plan_page_with_others(report, options))); });
   }
   if (arguments.json) {
-    print(plan_text::plan_json(report, explanation ? &*explanation : nullptr));
+    print(plan_text::plan_json(report, {.explanation = explanation ? &*explanation : nullptr,
+                                        .parameters = arguments.parameters ? &parameters : nullptr}));
+  } else if (arguments.parameters) {
+    print(parameter_table_text(parameters));
   } else if (explanation) {
     print(plan_text::explain_text(report, *explanation));
   } else {
@@ -120,6 +150,8 @@ void add_plan_command(CLI::App& app) {
       ->type_name("M");
   command.add_option("--cost", arguments->cost, "h200 (default), cpu, or a JSON cost table")->type_name("FILE");
   command.add_option("--explain", arguments->explain, "Say why this parameter goes where it goes")->type_name("PARAM");
+  command.add_flag("--parameters", arguments->parameters,
+                   "Print every parameter: shape, dtype, layout, algorithm, owners");
   command.add_option("--html", arguments->html, "Also write a report: one HTML file, beside other strategies")
       ->type_name("FILE");
   add_json_flag(command, arguments->json);
