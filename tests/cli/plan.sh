@@ -72,6 +72,8 @@ rows=$("$muster" plan gpt2-small --ranks 4 --parameters)
 for part in 'parameter' 'updated by' 'h.3.mlp.fc.weight' '3072×768' 'fsdp: shard(0)' 'normuon' 'holders' '0-3' '124,439,808'; do
   grep -qF -- "$part" <<<"$rows" || fail "--parameters lacks: $part"
 done
+plan page gpt2-small --ranks 4 --parameters --html "$work/page.html"
+grep -q 'updated by' "$work/page.html" || fail "--parameters --html"
 rejects "--explain wte" plan gpt2-small --ranks 2 --parameters --explain wte
 plan page gpt2-small --ranks 4 --html "$work/page.html"
 grep -q '</html>' "$work/page.html" || fail "--html"

@@ -90,7 +90,7 @@ refuses 2 'muster.index.json' "$muster" train --resume "$work/saved"
 echo "== reports, and other trainings beside"
 "$muster" train "${tiny[@]}" --json >"$work/one.json"
 "$muster" train "${tiny[@]}" --seed 9 --json >"$work/nine.json"
-text=$("$muster" train "${tiny[@]}" --ranks 2 --report "$work/report.html" --beside "$work/one.json,$work/nine.json")
+text=$("$muster" train "${tiny[@]}" --ranks 2 --html "$work/report.html" --compare "$work/one.json,$work/nine.json")
 for part in 'beside fsdp=1, global (one): the same losses, bit for bit' 'beside fsdp=1, global (nine): other losses from step 1 on' \
   "report: $work/report.html"; do
   grep -qF -- "$part" <<<"$text" || fail "the text lacks: $part"
@@ -98,15 +98,15 @@ done
 grep -q 'A small GPT learns on 2 ranks' "$work/report.html" || fail "the report has no title"
 "$muster" train "${tiny[@]}" --ranks 2 --wave-order small_last --report "$work/ordered.html" >/dev/null
 grep -q '"chunked"' "$work/ordered.html" || fail "the report has no other strategies"
-gives other "$muster" train "${tiny[@]}" --ranks 2 --beside "$work/one.json" --json
+gives other "$muster" train "${tiny[@]}" --ranks 2 --compare "$work/one.json" --json
 holds 'other["same_losses"] is True'
-refuses 2 '--beside' "$muster" train "${tiny[@]}" --beside "$work/none.json"
-refuses 2 'is not what `muster train --json` prints' "$muster" train "${tiny[@]}" --beside "$work/report.html"
+refuses 2 '--compare' "$muster" train "${tiny[@]}" --compare "$work/none.json"
+refuses 2 'is not what `muster train --json` prints' "$muster" train "${tiny[@]}" --compare "$work/report.html"
 gives other "$muster" train "${tiny[@]}" --ranks 2 --trace "$work/steps.json" --json
 holds '{"forward and backward", "gather weights"} <= {e["name"] for e in steps["traceEvents"]}'
 holds '{e["pid"] for e in steps["traceEvents"]} == {0, 1}'
 refuses 2 '--trace' "$muster" train "${tiny[@]}" --trace "$work/none/steps.json"
-refuses 2 '--report' "$muster" train "${tiny[@]}" --report "$work/none/report.html"
+refuses 2 '--html' "$muster" train "${tiny[@]}" --html "$work/none/report.html"
 
 echo "== several runs"
 gives runs "$muster" train "${tiny[@]}" --runs 3 --target 4.2 --json

@@ -65,6 +65,7 @@ Page every_part(int32_t ranks) {
   page.facts.push_back(Figure::number("final_loss", "final loss", 1.70312345));
   page.facts.push_back(Figure::share("optimizer_share", "optimizer's share of a step", 0.0625));
   page.timelines_note = "Made up.";
+  page.timelines_source = Source::kSimulated;
   for (const char* name : {"chunked", "global"}) {
     for (int32_t rank = 0; rank < ranks; ++rank) {
       page.timelines.push_back(step(name, rank, name == std::string("global") ? 3 : 8));

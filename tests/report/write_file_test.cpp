@@ -36,6 +36,17 @@ TEST_F(WriteFile, ReplacesAndLeavesNothingBehind) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }
 
+// A report that its owner had made private became readable for everyone when it was written again.
+TEST_F(WriteFile, KeepsTheModeOfTheFileThatItReplaces) {
+  for (const fs::perms mode : {fs::perms(0600), fs::perms(0640), fs::perms(0666)}) {
+    write_file(path("page.html"), "one");
+    fs::permissions(path("page.html"), mode);
+    write_file(path("page.html"), "two");
+    EXPECT_EQ(fs::status(path("page.html")).permissions(), mode);
+    EXPECT_EQ(read(path("page.html")), "two");
+  }
+}
+
 TEST_F(WriteFile, FollowsLinks) {
   write_file(path("page.html"), "one");
   fs::create_symlink("page.html", path("link.html"));

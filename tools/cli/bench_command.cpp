@@ -8,6 +8,7 @@
 
 #include "arguments.h"
 #include "bench_page.h"
+#include "html_option.h"
 #include "model_arguments.h"
 #include "output.h"
 #include "plan_choice.h"
@@ -149,16 +150,18 @@ std::string trace_text(const Outcome& outcome) {
   return report::trace_json(traced_steps(outcome.results, names));
 }
 
-std::string page_text(const Outcome& outcome) {
-  const std::string how = fmt::format("{} · {}", outcome.arguments.ranks.comm(), how_text(outcome));
-  return report::page_html(bench_page(outcome.problem, outcome.cases, outcome.results, how));
+report::Page page(const Outcome& outcome) {
+  const std::string part = outcome.arguments.model.part_words();
+  const std::string how =
+      fmt::format("{}{} · {}", part.empty() ? "" : part + " · ", outcome.arguments.ranks.comm(), how_text(outcome));
+  return bench_page(outcome.problem, outcome.cases, outcome.results, how);
 }
 
 void run(const BenchArguments& arguments) {
   arguments.ranks.check();
   const int64_t steps = arguments.steps.empty() ? 5 : parse_integer("--steps", arguments.steps, {1, 100'000});
   if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
-  if (!arguments.html.empty()) check_folder("--html", arguments.html);
+  check_html(arguments.html);
   std::vector<PlanOptions> cases = arguments.plans.list(arguments.ranks.cost());
   bool graph = true;
   if (!arguments.graph.empty()) {
@@ -205,9 +208,7 @@ void run(const BenchArguments& arguments) {
   if (!arguments.trace.empty()) {
     for_flag("--trace", [&] { report::write_file(arguments.trace, trace_text(outcome)); });
   }
-  if (!arguments.html.empty()) {
-    for_flag("--html", [&] { report::write_file(arguments.html, page_text(outcome)); });
-  }
+  if (!arguments.html.empty()) write_html(arguments.html, page(outcome));
   print(arguments.json ? json_text(outcome) : table_text(outcome));
   for (size_t i = 0; i < cases.size(); ++i) {
     if (outcome.results[i].bitwise_equal) continue;
@@ -227,8 +228,7 @@ void add_bench_command(CLI::App& app) {
       ->type_name("N");
   command.add_option("--trace", arguments->trace, "Write a timeline of one more step of each, for ui.perfetto.dev")
       ->type_name("FILE");
-  command.add_option("--html", arguments->html, "Also write a report: one HTML file, with that timeline")
-      ->type_name("FILE");
+  add_html_option(command, arguments->html);
   add_graph_option(command, arguments->graph, "default on");
   add_coefficients_option(command, arguments->coefficients);
   add_json_flag(command, arguments->json);

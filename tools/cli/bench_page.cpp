@@ -6,6 +6,7 @@
 
 #include "plan_choice.h"
 #include "plan_text/text.h"
+#include "report/findings.h"
 #include "report/plan_page.h"
 #include "traced_ranks.h"
 
@@ -13,7 +14,10 @@ namespace muster::cli {
 namespace {
 
 using report::Figure;
+using report::Source;
 using run::BenchResult;
+
+Figure measured(const Figure& figure) { return figure.from(Source::kMeasured); }
 
 int64_t step_ns(const BenchResult& result) { return run::median(result.step_ns); }
 
@@ -21,18 +25,18 @@ double speed_up(const BenchResult& result, const BenchResult& first) {
   return static_cast<double>(step_ns(first)) / static_cast<double>(std::max<int64_t>(1, step_ns(result)));
 }
 
-// What was measured; bytes of all ranks together are the plan's.
+// Bytes of all ranks together are the plan's.
 report::StrategyRow measured_row(const BenchResult& result, const BenchResult& first, const PlanSummary& summary,
                                  std::string name) {
   return {
       std::move(name),
       summary.bytes_sent_total,
       summary.padding_bytes,
-      {Figure::time("step_ms", "step", step_ns(result)),
-       Figure::time("step_ms_min", "fastest", std::ranges::min(result.step_ns)),
-       Figure::time("host_ms", "host", run::median(result.host_ns)),
-       Figure::ratio("speed_up", "speed-up", speed_up(result, first)),
-       Figure::time("predicted_ms", "predicted step", result.predicted_ns),
+      {measured(Figure::time("step_ms", "step", step_ns(result))),
+       measured(Figure::time("step_ms_min", "fastest step", std::ranges::min(result.step_ns))),
+       measured(Figure::time("host_ms", "host", run::median(result.host_ns))),
+       measured(Figure::ratio("speed_up", "speed-up", speed_up(result, first))),
+       Figure::time("predicted_ms", "step", result.predicted_ns).from(Source::kPredicted),
        Figure::count("waves", "waves", result.waves), Figure::count("collectives", "collectives", result.collectives),
        Figure::count("messages", "messages", result.messages),
        Figure::bytes("bytes_sent_max", "sent by the busiest", result.bytes_sent_max),
@@ -44,20 +48,41 @@ report::StrategyRow measured_row(const BenchResult& result, const BenchResult& f
 std::vector<Figure> facts(std::span<const BenchResult> results, std::span<const std::string> names) {
   const auto fastest = std::ranges::min_element(results, {}, step_ns);
   const std::string& name = names[static_cast<size_t>(fastest - results.begin())];
-  Figure step = Figure::time("step_ms", "fastest step", step_ns(*fastest));
-  step.note = name;
-  Figure gain = Figure::ratio("speed_up", "times as fast", speed_up(*fastest, results.front()));
-  gain.note = fmt::format("{} over {}", name, names.front());
-  Figure least = Figure::count("collectives", "collectives, at least",
-                               std::ranges::min(results, {}, &BenchResult::collectives).collectives);
-  least.note = fmt::format(
-      "{} at most", plan_text::grouped_text(std::ranges::max(results, {}, &BenchResult::collectives).collectives));
-  Figure steps = Figure::count("steps", "timed steps of each", std::ssize(fastest->step_ns));
-  steps.note = "medians, taken in turn";
-  Figure equal =
-      Figure::yes_no("bitwise_equal", "same bits", std::ranges::all_of(results, &BenchResult::bitwise_equal));
-  equal.note = "weights of all in the end";
+  const Figure step = measured(Figure::time("step_ms", "shortest step", step_ns(*fastest))).with_note(name);
+  const Figure gain = measured(Figure::ratio("speed_up", "times as fast", speed_up(*fastest, results.front())))
+                          .with_note(fmt::format("{} over {}", name, names.front()));
+  const Figure least =
+      Figure::count("collectives", "collectives, at least",
+                    std::ranges::min(results, {}, &BenchResult::collectives).collectives)
+          .with_note(fmt::format(
+              "{} at most",
+              plan_text::grouped_text(std::ranges::max(results, {}, &BenchResult::collectives).collectives)));
+  const Figure steps =
+      Figure::count("steps", "timed steps of each", std::ssize(fastest->step_ns)).with_note("medians, taken in turn");
+  const Figure equal =
+      Figure::yes_no("bitwise_equal", "same bits", std::ranges::all_of(results, &BenchResult::bitwise_equal))
+          .with_note("all weights at the end");
   return {step, gain, least, steps, equal};
+}
+
+std::vector<std::string> findings(std::span<const BenchResult> results, std::span<const std::string> names,
+                                  std::span<const report::StrategyRow> rows) {
+  std::vector<report::StepTime> steps;
+  std::vector<std::string> other;
+  for (size_t i = 0; i < results.size(); ++i) {
+    steps.push_back({names[i], step_ns(results[i])});
+    if (!results[i].bitwise_equal) other.push_back(names[i]);
+  }
+  std::vector<std::string> out = {
+      report::fastest_words(steps, "optimizer step",
+                            fmt::format("measured, median of {}", results.front().step_ns.size())),
+      report::padding_words(report::padding_of(rows))};
+  if (!other.empty()) {
+    out.push_back(fmt::format("The weights of {} differ from those of {}.", report::list_words(other), names.front()));
+  } else if (names.size() > 1) {
+    out.push_back(fmt::format("All {} end with the same weights, bit for bit.", names.size()));
+  }
+  return out;
 }
 
 }  // namespace
@@ -86,15 +111,14 @@ report::Page bench_page(const Problem& problem, std::span<const PlanOptions> cas
         report::plan_map({.problem = problem, .plan = plan, .summary = summary, .cost = cases[i].cost}, names[i]));
     matrices = std::ssize(plan.owner);
   }
+  page.findings = findings(results, names, page.strategies);
   page.title = fmt::format("{} on {} rank{}, measured", plan_text::printable(problem.model), problem.ranks,
                            problem.ranks == 1 ? "" : "s");
   page.subtitle = fmt::format("{} · {}", how, report::problem_words(problem, matrices));
   page.timelines = traced_steps(results, names);
-  page.timelines_note = "One more step of each, recorded and not timed.";
-  page.notes.push_back(
-      fmt::format("Steps are measured. Loads of ranks are predicted with the cost table {}; bytes of "
-                  "all ranks together are counted from the plan.",
-                  plan_text::printable(cases.front().cost.device)));
+  page.timelines_note = "One more step of each, after the timed ones.";
+  page.timelines_source = Source::kMeasured;
+  page.notes.push_back(report::cost_note(cases.front().cost));
   return page;
 }
 

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include <fmt/format.h>
+
 #include "arguments.h"
 #include "base/limits.h"
 #include "model/model.h"
@@ -37,6 +39,15 @@ Problem ModelArguments::load() const {
   if (!layers.empty()) options.layers = static_cast<int32_t>(parse_integer("--layers", layers, {1, kMaxLayers}));
   for (const std::string& setting : set) options.set.push_back(parse_setting("--set", setting));
   return load_model(model, options);
+}
+
+std::string ModelArguments::part_words() const {
+  std::string words;
+  if (!layers.empty()) {
+    words = fmt::format("only the first {} layer{} (--layers {})", layers, layers == "1" ? "" : "s", layers);
+  }
+  for (const std::string& setting : set) words += fmt::format("{}--set {}", words.empty() ? "" : " · ", setting);
+  return words;
 }
 
 }  // namespace muster::cli

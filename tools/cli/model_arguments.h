@@ -21,6 +21,8 @@ struct ModelArguments {
   void add_to(CLI::App& command);
   // Throws InvalidArgument.
   Problem load() const;
+  // Which part of the model that is: "only the first 2 layers (--layers 2)"; empty: all of it, as its file says.
+  std::string part_words() const;
 };
 
 }  // namespace muster::cli

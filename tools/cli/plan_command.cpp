@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "arguments.h"
+#include "html_option.h"
 #include "model_arguments.h"
 #include "muster/cost.h"
 #include "muster/plan.h"
@@ -22,7 +23,6 @@
 #include "plan_text/text.h"
 #include "plan_text/words.h"
 #include "report/columns.h"
-#include "report/write_file.h"
 
 namespace muster::cli {
 namespace {
@@ -42,22 +42,24 @@ struct PlanArguments {
   bool json = false;
 };
 
-std::string parameter_table_text(const std::vector<plan_text::ParameterRow>& rows) {
-  report::Columns columns(
-      {"parameter", "shape", "elements", "dtype", "layout", "algorithm", "matrices", "updated by", "ranks"});
+report::TextTable parameter_table(const std::vector<plan_text::ParameterRow>& rows) {
+  report::TextTable table{
+      .title = "Parameters",
+      .lead = "Every parameter, how it lies on the ranks, and which of them update it.",
+      .heads = {"parameter", "shape", "elements", "dtype", "layout", "algorithm", "matrices", "updated by", "ranks"}};
   int64_t elements = 0;
   int64_t matrices = 0;
   for (const plan_text::ParameterRow& row : rows) {
     elements += row.elements;
     matrices += row.matrices;
-    columns.add({plan_text::printable(row.name), plan_text::shape_words(row.shape),
+    table.rows.push_back({plan_text::printable(row.name), plan_text::shape_words(row.shape),
                  plan_text::grouped_text(row.elements), std::string(plan_text::word(row.dtype)), row.layout,
                  std::string(plan_text::word(row.algorithm)), plan_text::grouped_text(row.matrices),
                  std::string(plan_text::word(row.update)), plan_text::ranks_words(row.owners)});
   }
-  columns.add({fmt::format("{} in all", plan_text::grouped_text(std::ssize(rows))), "",
+  table.rows.push_back({fmt::format("{} in all", plan_text::grouped_text(std::ssize(rows))), "",
                plan_text::grouped_text(elements), "", "", "", plan_text::grouped_text(matrices), "", ""});
-  return columns.text(wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff);
+  return table;
 }
 
 // A flag that the strategy would ignore is refused, so that nobody compares what was never applied.
@@ -96,7 +98,7 @@ void run(const PlanArguments& arguments) {
   if (arguments.parameters && !arguments.explain.empty()) {
     throw InvalidArgument("--parameters and --explain " + arguments.explain + " exclude each other");
   }
-  if (!arguments.html.empty()) check_folder("--html", arguments.html);
+  check_html(arguments.html);
   Problem problem = arguments.model.load();
   if (!groups.empty()) problem.group_sizes = groups;
 
@@ -120,14 +122,19 @@ void run(const PlanArguments& arguments) {
     explanation = for_flag("--explain", [&] { return plan::explain(problem, plan, options.cost, arguments.explain); });
   }
   if (!arguments.html.empty()) {
-    for_flag("--html",
-             [&] { report::write_file(arguments.html, report::page_html(plan_page_with_others(report, options))); });
+    report::Page page = plan_page_with_others(report, options);
+    if (const std::string part = arguments.model.part_words(); !part.empty())
+      page.subtitle = part + " · " + page.subtitle;
+    if (arguments.parameters) page.tables.push_back(parameter_table(parameters));
+    write_html(arguments.html, page);
   }
   if (arguments.json) {
     print(plan_text::plan_json(report, {.explanation = explanation ? &*explanation : nullptr,
                                         .parameters = arguments.parameters ? &parameters : nullptr}));
   } else if (arguments.parameters) {
-    print(parameter_table_text(parameters));
+    report::Columns columns(parameter_table({}).heads);
+    for (const std::vector<std::string>& row : parameter_table(parameters).rows) columns.add(row);
+    print(columns.text(wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff));
   } else if (explanation) {
     print(plan_text::explain_text(report, *explanation));
   } else {
@@ -151,9 +158,8 @@ void add_plan_command(CLI::App& app) {
   command.add_option("--cost", arguments->cost, "h200 (default), cpu, or a JSON cost table")->type_name("FILE");
   command.add_option("--explain", arguments->explain, "Say why this parameter goes where it goes")->type_name("PARAM");
   command.add_flag("--parameters", arguments->parameters,
-                   "Print every parameter: shape, dtype, layout, algorithm, owners");
-  command.add_option("--html", arguments->html, "Also write a report: one HTML file, beside other strategies")
-      ->type_name("FILE");
+                   "Print every parameter: shape, dtype, layout, algorithm, owners; also into the report");
+  add_html_option(command, arguments->html);
   add_json_flag(command, arguments->json);
   command.footer("Example: muster plan moe-397b --mesh fsdp=16,ep=8 --scratch-mib 2048");
   command.callback([arguments] { run(*arguments); });

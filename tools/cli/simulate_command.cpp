@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "arguments.h"
+#include "html_option.h"
 #include "model_arguments.h"
 #include "output.h"
 #include "plan_choice.h"
@@ -35,8 +36,6 @@ struct SimulateArguments {
 
 double milliseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; }
 
-std::string gigabytes(int64_t bytes) { return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9); }
-
 std::string table_text(const Problem& problem, const sim::Cluster& cluster, const std::vector<SimulatedCase>& cases) {
   const auto colour = wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff;
   std::string out = fmt::format("{} on {} rank{} of {}, simulated ({})\n\n", plan_text::printable(problem.model),
@@ -53,7 +52,7 @@ std::string table_text(const Problem& problem, const sim::Cluster& cluster, cons
                  plan_text::time_text(s.exposed_comm_ns), fmt::format("{:.3f}", c.summary.imbalance()),
                  plan_text::grouped_text(c.summary.collectives), plan_text::grouped_text(s.messages),
                  plan_text::bytes_text(c.summary.padding_bytes), plan_text::bytes_text(s.scratch_bytes_max),
-                 gigabytes(s.memory_bytes_max), s.fits ? "yes" : "NO",
+                 plan_text::bytes_text(s.memory_bytes_max), s.fits ? "yes" : "NO",
                  fmt::format("{:.2f}×", first / static_cast<double>(std::max<int64_t>(1, s.step_ns)))});
   }
   out += columns.text(colour);
@@ -111,7 +110,7 @@ SimulatedCase run_case(const Problem& problem, const PlanOptions& options, const
 
 void run(const SimulateArguments& arguments) {
   if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
-  if (!arguments.html.empty()) check_folder("--html", arguments.html);
+  check_html(arguments.html);
   if (!arguments.plans.cost().empty()) for_flag("--cost", [&] { CostTable::load(arguments.plans.cost()); });
   const sim::Cluster cluster =
       for_flag("--cluster", [&] { return sim::Cluster::load(arguments.cluster, arguments.plans.cost()); });
@@ -134,8 +133,7 @@ void run(const SimulateArguments& arguments) {
     for_flag("--trace", [&] { report::write_file(arguments.trace, report::trace_json(simulated_steps(cases))); });
   }
   if (!arguments.html.empty()) {
-    const report::Page page = simulate_page(problem, cluster, cases);
-    for_flag("--html", [&] { report::write_file(arguments.html, report::page_html(page)); });
+    write_html(arguments.html, simulate_page(problem, cluster, cases, arguments.model.part_words()));
   }
   print(arguments.json ? json_text(problem, cluster, cases) : table_text(problem, cluster, cases));
 }
@@ -152,7 +150,7 @@ void add_simulate_command(CLI::App& app) {
       ->required();
   command.add_option("--trace", arguments->trace, "Write the simulated step of each, for ui.perfetto.dev")
       ->type_name("FILE");
-  command.add_option("--html", arguments->html, "Write a report")->type_name("F.html");
+  add_html_option(command, arguments->html);
   add_json_flag(command, arguments->json);
   command.footer("Example: muster simulate moe-397b --mesh fsdp=128 --cluster h100-ib --scratch-mib 2048");
   command.callback([arguments] { run(*arguments); });

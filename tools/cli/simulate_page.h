@@ -23,8 +23,8 @@ struct SimulatedCase {
 // The simulated step of every case and rank, where timelines were kept.
 std::vector<report::TracedStep> simulated_steps(const std::vector<SimulatedCase>& cases);
 
-// At least one case.
-report::Page simulate_page(const Problem& problem, const sim::Cluster& cluster,
-                           const std::vector<SimulatedCase>& cases);
+// At least one case. `part` says which part of the model it is; empty: all.
+report::Page simulate_page(const Problem& problem, const sim::Cluster& cluster, const std::vector<SimulatedCase>& cases,
+                           const std::string& part);
 
 }  // namespace muster::cli

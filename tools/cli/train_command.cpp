@@ -15,6 +15,7 @@
 #include "arguments.h"
 #include "base/limits.h"
 #include "base/read_file.h"
+#include "html_option.h"
 #include "model/mesh_text.h"
 #include "output.h"
 #include "plan_choice.h"
@@ -46,9 +47,9 @@ struct TrainArguments {
   std::string eval_every;
   std::string until;
   std::string resume;
-  std::string report;
+  std::string html;
   std::string trace;
-  std::vector<std::string> beside;
+  std::vector<std::string> compare;
   bool json = false;
 };
 
@@ -134,9 +135,8 @@ std::optional<double> read_target(const TrainArguments& arguments, int64_t runs)
 
 train::TrainOptions read_options(const TrainArguments& arguments, int64_t runs) {
   constexpr Range kSteps{1, 10'000'000};
-  train::TrainOptions options{.save = arguments.save,
-                              .resume = arguments.resume,
-                              .trace = !arguments.report.empty() || !arguments.trace.empty()};
+  train::TrainOptions options{
+      .save = arguments.save, .resume = arguments.resume, .trace = !arguments.html.empty() || !arguments.trace.empty()};
   if (!arguments.until.empty()) options.until = parse_integer("--until", arguments.until, kSteps);
   if (!arguments.eval_every.empty()) options.eval_every = parse_integer("--eval-every", arguments.eval_every, kSteps);
   if (!arguments.save_every.empty()) {
@@ -214,10 +214,10 @@ void run(const TrainArguments& arguments) {
   outcome.target = read_target(arguments, runs);
   const train::TrainOptions options = read_options(arguments, runs);
   if (arguments.processes.prints()) {  // the others need none of it
-    for (const std::string& file : arguments.beside) {
-      outcome.beside.push_back(for_flag("--beside", [&] { return read_training(file); }));
+    for (const std::string& file : arguments.compare) {
+      outcome.beside.push_back(for_flag("--compare", [&] { return read_training(file); }));
     }
-    if (!arguments.report.empty()) check_folder("--report", arguments.report);
+    check_html(arguments.html);
     if (!arguments.trace.empty()) check_folder("--trace", arguments.trace);
   }
   const std::string text = arguments.text.empty() ? std::string(shipped_text())
@@ -248,9 +248,10 @@ void run(const TrainArguments& arguments) {
   if (!arguments.trace.empty()) {
     for_flag("--trace", [&] { report::write_file(arguments.trace, report::trace_json(traced_steps(outcome))); });
   }
-  if (!arguments.report.empty()) {
-    for_flag("--report", [&] { report::write_file(arguments.report, report::page_html(train_page(outcome))); });
-    teller.tell(fmt::format("report: {}\n", arguments.report));
+  if (!arguments.html.empty()) {
+    const report::Page page = train_page(outcome);
+    write_html(arguments.html, page);
+    teller.tell(fmt::format("\n{}\nreport: {}\n", fmt::join(page.findings, "\n"), arguments.html));
   }
   if (arguments.json) {
     print(train_json(outcome));
@@ -298,9 +299,9 @@ void add_train_command(CLI::App& app) {
   command
       .add_option("--resume", arguments->resume, "Go on from a checkpoint, on any ranks; flags not given are its own")
       ->type_name("DIR");
-  command.add_option("--report", arguments->report, "Write a report")->type_name("F.html");
+  add_html_option(command, arguments->html, "--html,--report");
   command.add_option("--trace", arguments->trace, "Write the last step, for Perfetto")->type_name("F.json");
-  command.add_option("--beside", arguments->beside, "Other trainings, as --json printed them, for the report")
+  command.add_option("--compare", arguments->compare, "Compare with trainings whose --json output is in these files")
       ->type_name("F.json")
       ->delimiter(',');
   add_json_flag(command, arguments->json);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "plan_text/text.h"
+#include "run/bench.h"
 #include "train/statistics.h"
 
 namespace muster::cli {
@@ -39,6 +40,8 @@ Json run_json(const TrainResult& run) {
           {"tokens_per_s", run.tokens_per_s()},
           {"optimizer_share", run.optimizer_share()},
           {"seconds", run.seconds()},
+          {"step_ms", static_cast<double>(run::median(run.step_ns)) / 1e6},
+          {"optimizer_ms", static_cast<double>(run::median(run.optimizer_ns)) / 1e6},
           {"first_step", run.first_step}};
 }
 
@@ -68,6 +71,14 @@ std::vector<double> TrainOutcome::seconds() const {
 
 bool TrainOutcome::same_losses() const {
   return std::ranges::all_of(beside, [&](const OtherTraining& other) { return other.losses == runs.front().losses; });
+}
+
+TrainingCost training_cost(const TrainResult& run) {
+  return {.step_ns = run::median(run.step_ns),
+          .optimizer_ns = run::median(run.optimizer_ns),
+          .collectives = run.summary.collectives,
+          .bytes_sent_max = run.summary.bytes_sent_max,
+          .padding_bytes = run.summary.padding_bytes};
 }
 
 std::string training_name(const TrainOutcome& outcome) {

@@ -10,10 +10,21 @@
 
 namespace muster::cli {
 
-// One that was made before.
+// What a step of a training took, and what its plan moves per step.
+struct TrainingCost {
+  int64_t step_ns = 0;  // medians
+  int64_t optimizer_ns = 0;
+  int64_t collectives = 0;
+  int64_t bytes_sent_max = 0;
+  int64_t padding_bytes = 0;
+};
+
+// A training that was made before.
 struct OtherTraining {
   std::string name;  // "fsdp=4, global (file)"
+  std::string mesh;
   std::vector<double> losses;
+  std::optional<TrainingCost> cost{};
 };
 
 struct TrainOutcome {
@@ -30,6 +41,8 @@ struct TrainOutcome {
   std::vector<double> seconds() const;
   bool same_losses() const;  // of the first run and all beside it, to the bit
 };
+
+TrainingCost training_cost(const train::TrainResult& run);
 
 std::string training_name(const TrainOutcome& outcome);  // "fsdp=4, global"
 

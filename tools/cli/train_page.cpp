@@ -13,6 +13,7 @@
 #include "muster/error.h"
 #include "plan_others.h"
 #include "plan_text/text.h"
+#include "report/findings.h"
 #include "traced_ranks.h"
 
 namespace muster::cli {
@@ -20,7 +21,10 @@ namespace {
 
 using report::Curve;
 using report::Figure;
+using report::Source;
 using train::TrainResult;
+
+Figure measured(const Figure& figure) { return figure.from(Source::kMeasured); }
 
 std::vector<double> steps_from(int64_t first, size_t count) {
   std::vector<double> x(count);
@@ -40,7 +44,7 @@ std::string run_name(const TrainOutcome& outcome, size_t run) {
 }
 
 report::CurveChart loss_chart(const TrainOutcome& outcome) {
-  report::CurveChart chart{.title = "Loss", .x_label = "step", .y_label = "nats a token"};
+  report::CurveChart chart{.title = "Loss", .x_label = "step", .y_label = "nats per token"};
   for (const OtherTraining& other : outcome.beside) {
     chart.curves.push_back({other.name, steps_from(1, other.losses.size()), other.losses});
   }
@@ -50,41 +54,144 @@ report::CurveChart loss_chart(const TrainOutcome& outcome) {
   }
   chart.marks.push_back({"guessing by frequency", outcome.runs.front().unigram_entropy});
   if (outcome.target) chart.marks.push_back({"target", *outcome.target});
+  chart.source = Source::kMeasured;
+  return chart;
+}
+
+// Of several runs, the mean and how far they are apart.
+report::CurveChart held_out_chart(const TrainOutcome& outcome) {
+  report::CurveChart chart{.title = "Held-out loss", .x_label = "step", .y_label = "nats per token"};
+  const bool several = outcome.runs.size() > 1;
+  Curve curve{.name = several ? fmt::format("mean of {} runs ± standard deviation", outcome.runs.size())
+                              : training_name(outcome)};
+  for (const train::HeldOutSpread& at : train::held_out_spread(outcome.runs)) {
+    curve.x.push_back(static_cast<double>(at.step));
+    curve.y.push_back(at.mean);
+    if (!several) continue;
+    curve.low.push_back(at.mean - at.deviation);
+    curve.high.push_back(at.mean + at.deviation);
+  }
+  chart.curves.push_back(std::move(curve));
+  if (outcome.target) chart.marks.push_back({"target", *outcome.target});
+  chart.source = Source::kMeasured;
   return chart;
 }
 
 report::CurveChart time_chart(const TrainResult& run) {
   const std::vector<double> steps = steps_from(run.first_step + 1, run.step_ns.size());
-  return {.title = "Time of a step",
+  return {.title = "Time per training step",
           .x_label = "step",
           .y_label = "ms",
           .curves = {{"whole step", steps, milliseconds(run.step_ns)},
-                     {"optimizer", steps, milliseconds(run.optimizer_ns)}}};
+                     {"optimizer", steps, milliseconds(run.optimizer_ns)}},
+          .source = Source::kMeasured};
+}
+
+// A training and what it took: those before this one, then this one.
+struct Training {
+  std::string name;
+  std::string mesh;
+  TrainingCost cost;
+};
+
+std::vector<Training> trainings(const TrainOutcome& outcome) {
+  std::vector<Training> out;
+  for (const OtherTraining& other : outcome.beside) {
+    if (other.cost) out.push_back({other.name, other.mesh, *other.cost});
+  }
+  if (!outcome.runs.front().step_ns.empty()) {
+    out.push_back({training_name(outcome), outcome.mesh, training_cost(outcome.runs.front())});
+  }
+  return out;
+}
+
+report::Comparison training_table(const std::vector<Training>& list) {
+  report::Comparison table{
+      .title = "Trainings",
+      .lead = "What a training step took, and what its plan moves. Times are medians over all steps.",
+      .row_label = "training"};
+  for (const auto& [name, mesh, cost] : list) {
+    table.rows.push_back({name,
+                          {measured(Figure::time("optimizer_ms", "optimizer step", cost.optimizer_ns)),
+                           measured(Figure::time("train_step_ms", "whole training step", cost.step_ns)),
+                           Figure::count("collectives", "collectives", cost.collectives),
+                           Figure::bytes("bytes_sent_max", "sent by the busiest rank", cost.bytes_sent_max),
+                           Figure::bytes("padding_bytes", "padding", cost.padding_bytes)}});
+  }
+  return table;
+}
+
+std::string losses_words(const TrainOutcome& outcome) {
+  std::vector<std::string> other;
+  for (const OtherTraining& one : outcome.beside) {
+    if (one.losses != outcome.runs.front().losses) other.push_back(one.name);
+  }
+  if (!other.empty()) return fmt::format("The losses of {} differ.", report::list_words(other));
+  return fmt::format("All {} trainings have the same {} losses, bit for bit.", outcome.beside.size() + 1,
+                     outcome.runs.front().losses.size());
+}
+
+// Times are compared where the ranks are the same: on other ranks, each has other work.
+std::vector<std::string> findings(const TrainOutcome& outcome, const std::vector<Training>& list) {
+  const TrainResult& run = outcome.runs.front();
+  std::vector<std::string> out;
+  std::vector<report::StepTime> steps;
+  std::vector<report::Padding> padding;
+  for (const auto& [name, mesh, cost] : list) {
+    if (mesh != outcome.mesh) continue;
+    steps.push_back({name, cost.optimizer_ns});
+    padding.push_back({name, cost.padding_bytes, 0});
+  }
+  if (!steps.empty()) {
+    out.push_back(report::fastest_words(steps, "optimizer step", "measured, median"));
+    out.push_back(report::padding_words(padding));
+  }
+  if (!outcome.beside.empty()) out.push_back(losses_words(outcome));
+  out.push_back(
+      fmt::format("The held-out loss is {:.4f} nats per token. Guessing by the frequency of letters costs {:.4f}.",
+                  run.final_loss, run.unigram_entropy));
+  return out;
 }
 
 std::vector<Figure> facts(const TrainOutcome& outcome) {
   const TrainResult& run = outcome.runs.front();
-  Figure loss = Figure::number("final_loss", "held-out loss", run.final_loss);
-  loss.note = "nats a token";
-  Figure entropy = Figure::number("unigram_entropy", "guessing by frequency", run.unigram_entropy);
-  entropy.note = "what no context at all would cost";
-  Figure steps = Figure::count("steps", "steps", std::ssize(run.losses));
-  steps.note = fmt::format("of {} tokens", plan_text::grouped_text(run.tokens_a_step));
-  std::vector<Figure> all{loss,
-                          entropy,
-                          steps,
-                          Figure::count("parameters", "weights", run.parameters),
-                          Figure::count("tokens_per_s", "tokens a second", std::llround(run.tokens_per_s())),
-                          Figure::share("optimizer_share", "optimizer's share of a step", run.optimizer_share())};
+  std::vector<Figure> all{
+      measured(Figure::number("final_loss", "held-out loss", run.final_loss)).with_note("nats per token"),
+      Figure::number("unigram_entropy", "guessing by frequency", run.unigram_entropy).with_note("nats per token"),
+      Figure::count("steps", "steps", std::ssize(run.losses))
+          .with_note(fmt::format("of {} tokens", plan_text::grouped_text(run.tokens_a_step))),
+      Figure::count("parameters", "weights", run.parameters)};
+  if (!run.step_ns.empty()) {
+    all.push_back(measured(Figure::count("tokens_per_s", "tokens per second", std::llround(run.tokens_per_s()))));
+    all.push_back(measured(Figure::share("optimizer_share", "optimizer's share of a step", run.optimizer_share())));
+  }
   if (!outcome.beside.empty()) {
-    Figure same = Figure::yes_no("same_losses", "same losses", outcome.same_losses());
-    same.note = fmt::format("bit for bit, in all {} trainings", outcome.beside.size() + 1);
-    all.insert(all.begin(), same);
+    all.insert(all.begin(), measured(Figure::yes_no("same_losses", "same losses", outcome.same_losses()))
+                                .with_note(fmt::format("bit for bit, in all {} trainings", outcome.beside.size() + 1)));
   }
   return all;
 }
 
 }  // namespace
+
+// Empty for a file of an older version, which lacks the medians, and for a training that made no step.
+static std::optional<TrainingCost> read_cost(const nlohmann::json& json) {
+  const auto number = [&](const char* pointer) {
+    const nlohmann::json::json_pointer at(pointer);
+    return json.contains(at) && json[at].is_number() ? json[at].get<double>() : -1;
+  };
+  const auto whole = [&](const char* pointer) { return static_cast<int64_t>(number(pointer)); };
+  const TrainingCost cost{.step_ns = std::llround(number("/step_ms") * 1e6),
+                          .optimizer_ns = std::llround(number("/optimizer_ms") * 1e6),
+                          .collectives = whole("/plan/collectives"),
+                          .bytes_sent_max = whole("/plan/bytes_sent_max"),
+                          .padding_bytes = whole("/plan/padding_bytes")};
+  if (cost.step_ns <= 0 || cost.optimizer_ns <= 0 || cost.collectives < 0 || cost.bytes_sent_max < 0 ||
+      cost.padding_bytes < 0) {
+    return std::nullopt;
+  }
+  return cost;
+}
 
 OtherTraining read_training(const std::string& file) {
   const auto json = nlohmann::json::parse(base::read_file(file), nullptr, false);
@@ -96,9 +203,11 @@ OtherTraining read_training(const std::string& file) {
       !std::ranges::all_of(json["losses"], &Json::is_number)) {
     throw InvalidArgument(fmt::format("{}: is not what `muster train --json` prints", file));
   }
-  return {fmt::format("{}, {} ({})", json["mesh"].get<std::string>(), json["strategy"].get<std::string>(),
-                      std::filesystem::path(file).stem().string()),
-          json["losses"].get<std::vector<double>>()};
+  return {.name = fmt::format("{}, {} ({})", json["mesh"].get<std::string>(), json["strategy"].get<std::string>(),
+                              std::filesystem::path(file).stem().string()),
+          .mesh = json["mesh"],
+          .losses = json["losses"].get<std::vector<double>>(),
+          .cost = read_cost(json)};
 }
 
 std::vector<report::TracedStep> traced_steps(const TrainOutcome& outcome) {
@@ -112,11 +221,19 @@ report::Page train_page(const TrainOutcome& outcome) {
       {.problem = run.problem, .plan = run.plan, .summary = run.summary, .cost = plan.cost}, plan);
   page.title = fmt::format("A small GPT learns on {} rank{}", run.problem.ranks, run.problem.ranks == 1 ? "" : "s");
   page.subtitle = fmt::format("{} · {}", training_words(outcome), page.subtitle);
+  const std::vector<Training> list = trainings(outcome);
+  page.findings = findings(outcome, list);
   page.facts = facts(outcome);
+  if (list.size() > 1) page.comparisons = {training_table(list)};
+  if (list.size() < outcome.beside.size() + 1) {
+    page.notes.emplace_back("Trainings without measured times are left out of the comparison of times.");
+  }
   page.charts = {loss_chart(outcome)};
+  if (!train::held_out_spread(outcome.runs).empty()) page.charts.push_back(held_out_chart(outcome));
   if (!run.step_ns.empty()) page.charts.push_back(time_chart(run));
   page.timelines = traced_steps(outcome);
-  page.timelines_note = "The last step, as it was recorded.";
+  page.timelines_note = "The last training step.";
+  page.timelines_source = Source::kMeasured;
   return page;
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "arguments.h"
+#include "html_option.h"
 #include "output.h"
 #include "plan_text/text.h"
 #include "progress.h"
@@ -12,6 +13,7 @@
 #include "report/columns.h"
 #include "report/write_file.h"
 #include "run/tune.h"
+#include "tune_page.h"
 
 namespace muster::cli {
 namespace {
@@ -22,6 +24,7 @@ struct TuneArguments {
   Ranks ranks;
   std::string count;
   std::string output;
+  std::string html;
   bool json = false;
 };
 
@@ -55,6 +58,7 @@ void run(const TuneArguments& arguments) {
     count = static_cast<int32_t>(parse_integer("--ranks", arguments.count, {1, kMaxRanks}));
   }
   check_folder("-o", arguments.output);
+  check_html(arguments.html);
 
   Progress progress(arguments.ranks.prints() ? Progress::Show::kIfTerminal : Progress::Show::kNever);
   arguments.ranks.run(count, [&](Communicator& communicator, const Device& device) {
@@ -67,14 +71,16 @@ void run(const TuneArguments& arguments) {
     progress.clear();
     const std::string json = run::cost_json(result.table);
     for_flag("-o", [&] { report::write_file(arguments.output, json); });
+    const std::string where = arguments.ranks.cuda()
+                                  ? fmt::format("{}, cuda", arguments.ranks.comm())
+                                  : fmt::format("{} thread{} each", options.threads, options.threads == 1 ? "" : "s");
+    const std::string how = fmt::format("one of {} rank{}, {}, all at work", communicator.size(),
+                                        communicator.size() == 1 ? "" : "s", where);
+    if (!arguments.html.empty()) write_html(arguments.html, tune_page(result, how, arguments.output));
     if (arguments.json) {
       print(json);
     } else {
-      const std::string where = arguments.ranks.cuda()
-                                    ? fmt::format("{}, cuda", arguments.ranks.comm())
-                                    : fmt::format("{} thread{} each", options.threads, options.threads == 1 ? "" : "s");
-      print(fmt::format("one of {} rank{}, {}, all at work\n\n{}\n  use it: --cost {}\n", communicator.size(),
-                        communicator.size() == 1 ? "" : "s", where, table_text(result), arguments.output));
+      print(fmt::format("{}\n\n{}\n  use it: --cost {}\n", how, table_text(result), arguments.output));
     }
   });
 }
@@ -89,6 +95,7 @@ void add_tune_command(CLI::App& app) {
       .add_option("--ranks", arguments->count, "Ranks that work at once (default 2, on cuda 1, or as mpirun started)")
       ->type_name("N");
   arguments->ranks.add_to(command);
+  add_html_option(command, arguments->html);
   command.add_flag("--json", arguments->json, "Print the table that is written and nothing else");
   command.footer(
       "Example: muster tune --ranks 2 -o cost.json && muster plan gpt2-small --mesh fsdp=2 --cost cost.json");

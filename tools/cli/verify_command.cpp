@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "arguments.h"
+#include "html_option.h"
 #include "model_arguments.h"
 #include "output.h"
 #include "plan_choice.h"
@@ -17,6 +18,7 @@
 #include "reference_check.h"
 #include "report/columns.h"
 #include "run/verify.h"
+#include "verify_page.h"
 
 namespace muster::cli {
 namespace {
@@ -33,6 +35,7 @@ struct VerifyArguments {
   std::string missing;
   std::string spectrum;
   std::string coefficients;
+  std::string html;
   bool json = false;
 };
 
@@ -214,6 +217,25 @@ std::string json_text(const Outcome& outcome) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+Verified verified(const Outcome& outcome) {
+  const Ranks& ranks = outcome.arguments.ranks;
+  const std::string part = outcome.arguments.model.part_words();
+  Verified out{.how = fmt::format("{}{}{} · {} step{} per case", part.empty() ? "" : part + " · ", ranks.comm(),
+                                  ranks.cuda() ? ", cuda" : "", outcome.steps, outcome.steps == 1 ? "" : "s")};
+  for (const Case* const c : outcome.cases()) {
+    if (!c->refusal.empty()) continue;
+    out.cases.push_back({c->name, c->waves, c->difference ? difference_text(outcome.problem, *c) : ""});
+  }
+  for (const Case& c : outcome.rounds.front().cases) {
+    if (!c.refusal.empty()) out.skipped.push_back(c.refusal);
+  }
+  for (const Round& round : outcome.rounds) {
+    out.references.push_back(
+        {fmt::format("{}{}", round.spectrum(), round.missing() ? ", some missing" : ""), round.reference});
+  }
+  return out;
+}
+
 void verify_rank(Communicator& communicator, const Device& device, Outcome& outcome, Progress* progress) {
   const auto total = static_cast<double>(outcome.cases_run() + 2 * std::ssize(outcome.rounds));
   double done = 0;
@@ -253,6 +275,7 @@ void run(const VerifyArguments& arguments) {
     options.coefficients = for_flag("--coefficients", [&] { return coefficients(arguments.coefficients); });
   }
   Problem problem = arguments.model.load();
+  check_html(arguments.html);
   if (!arguments.wire.empty()) {
     if (arguments.wire != "bf16" && arguments.wire != "f32") {
       throw InvalidArgument(fmt::format("--wire: \"{}\" is neither bf16 nor f32", arguments.wire));
@@ -273,6 +296,7 @@ void run(const VerifyArguments& arguments) {
   });
   if (!arguments.ranks.prints()) return;
   progress.clear();
+  if (!arguments.html.empty()) write_html(arguments.html, verify_page(problem, verified(outcome)));
   print(arguments.json ? json_text(outcome) : table_text(outcome));
   if (const Case* const c = outcome.first_difference()) throw Error(difference_text(problem, *c));
   const ReferenceCheck::Result& reference = outcome.nearest().reference;
@@ -307,6 +331,7 @@ void add_verify_command(CLI::App& app) {
       ->type_name("S,...");
   add_graph_option(command, arguments->graph, "default both where there is a choice");
   add_coefficients_option(command, arguments->coefficients);
+  add_html_option(command, arguments->html);
   add_json_flag(command, arguments->json);
   command.footer("Example: muster verify gpt2-small --mesh fsdp=2,tp=2 --layers 1");
   command.callback([arguments] { run(*arguments); });

@@ -6,6 +6,7 @@
 #include "plan_text/text.h"
 #include "report/html/assets.h"
 #include "report/page_timeline.h"
+#include "report/terms.h"
 #include "version.h"
 
 namespace muster::report {
@@ -39,6 +40,8 @@ std::string_view unit_name(Figure::Unit unit) {
       return "share";
     case Figure::Unit::kRatio:
       return "ratio";
+    case Figure::Unit::kRate:
+      return "mbps";
     case Figure::Unit::kYesNo:
       return "yes_no";
   }
@@ -80,6 +83,11 @@ static void to_json(Json& json, const Figure& figure) {
   json = {{"key", figure.key}, {"label", figure.label}, {"unit", unit_name(figure.unit)}};
   std::visit([&json](const auto& value) { json["value"] = value; }, figure.value);
   if (!figure.note.empty()) json["note"] = figure.note;
+  if (figure.source != Source::kNone) json["source"] = name(figure.source);
+}
+
+static void to_json(Json& json, const Term& term) {
+  json = {{"key", term.key}, {"name", term.name}, {"text", term.text}};
 }
 
 static void to_json(Json& json, const PlanMap::Layer& layer) { json = Json::array({layer.name, layer.matrices}); }
@@ -105,7 +113,10 @@ static void to_json(Json& json, const PlanMap& map) {
 }
 
 static void to_json(Json& json, const Load& load) {
-  json = {{"strategy", load.strategy}, {"compute_ns", load.compute_ns}, {"exchange_ns", load.exchange_ns}};
+  json = {{"strategy", load.strategy},
+          {"step_ns", load.step_ns},
+          {"compute_ns", load.compute_ns},
+          {"exchange_ns", load.exchange_ns}};
 }
 
 static void to_json(Json& json, const StrategyRow& row) {
@@ -115,31 +126,63 @@ static void to_json(Json& json, const StrategyRow& row) {
           {"figures", row.figures}};
 }
 
+static void to_json(Json& json, const Comparison::Row& row) { json = {{"name", row.name}, {"figures", row.figures}}; }
+
+static void to_json(Json& json, const Comparison& comparison) {
+  json = {{"title", comparison.title},
+          {"lead", comparison.lead},
+          {"row_label", comparison.row_label},
+          {"rows", comparison.rows}};
+}
+
 // JSON has no infinities: nlohmann writes null for them, which the page takes for a gap.
-static void to_json(Json& json, const Curve& curve) { json = {{"name", curve.name}, {"x", curve.x}, {"y", curve.y}}; }
+static void to_json(Json& json, const Curve& curve) {
+  json = {{"name", curve.name}, {"x", curve.x}, {"y", curve.y}};
+  if (!curve.low.empty()) json.update({{"low", curve.low}, {"high", curve.high}});
+}
+
+static void to_json(Json& json, const TextTable& table) {
+  json = {{"title", table.title}, {"lead", table.lead}, {"heads", table.heads}, {"rows", table.rows}};
+}
 
 static void to_json(Json& json, const CurveChart::Mark& mark) { json = {{"label", mark.label}, {"y", mark.y}}; }
 
 static void to_json(Json& json, const CurveChart& chart) {
-  json = {{"title", chart.title},
-          {"x_label", chart.x_label},
-          {"y_label", chart.y_label},
-          {"curves", chart.curves},
-          {"marks", chart.marks}};
+  json = {{"title", chart.title},   {"x_label", chart.x_label}, {"y_label", chart.y_label},
+          {"curves", chart.curves}, {"marks", chart.marks},     {"source", name(chart.source)}};
 }
 
 static void to_json(Json& json, const Page& page) {
   json = {{"version", kVersion},
           {"title", page.title},
           {"subtitle", page.subtitle},
+          {"findings", page.findings},
           {"facts", page.facts},
+          {"comparisons", page.comparisons},
           {"charts", page.charts},
           {"strategies", page.strategies},
           {"loads", page.loads},
           {"timelines", timelines_json(page.timelines)},
           {"timelines_note", page.timelines_note},
+          {"timelines_source", name(page.timelines_source)},
           {"maps", page.maps},
-          {"notes", page.notes}};
+          {"tables", page.tables},
+          {"notes", page.notes},
+          {"terms", terms_of(page)}};
+}
+
+std::string_view name(Source source) {
+  switch (source) {
+    case Source::kNone:
+      return "";
+    case Source::kMeasured:
+      return "measured";
+    case Source::kPredicted:
+      return "predicted";
+    case Source::kSimulated:
+      return "simulated";
+  }
+  return "";
 }
 
 Figure Figure::text(std::string key, std::string label, std::string value) {
@@ -163,8 +206,22 @@ Figure Figure::share(std::string key, std::string label, double value) {
 Figure Figure::ratio(std::string key, std::string label, double value) {
   return {std::move(key), std::move(label), Unit::kRatio, value};
 }
+Figure Figure::rate(std::string key, std::string label, int64_t mbps) {
+  return {std::move(key), std::move(label), Unit::kRate, mbps};
+}
 Figure Figure::yes_no(std::string key, std::string label, bool value) {
   return {std::move(key), std::move(label), Unit::kYesNo, int64_t{value}};
+}
+
+Figure Figure::from(Source where) const {
+  Figure copy = *this;
+  copy.source = where;
+  return copy;
+}
+Figure Figure::with_note(std::string words) const {
+  Figure copy = *this;
+  copy.note = std::move(words);
+  return copy;
 }
 
 std::string page_html(const Page& page) {

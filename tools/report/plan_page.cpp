@@ -10,6 +10,7 @@
 #include "plan/replicas.h"
 #include "plan_text/text.h"
 #include "plan_text/words.h"
+#include "report/findings.h"
 
 namespace muster::report {
 namespace {
@@ -19,6 +20,8 @@ constexpr int32_t kWavesLast = 8;  // of them
 constexpr size_t kShapesWidth = 80;
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+
+Figure predicted(const Figure& figure) { return figure.from(Source::kPredicted); }
 
 // "layers.12.mlp.0" is of the class "layers.{}.mlp.{}" and the layer "layers.12".
 struct ClassName {
@@ -141,8 +144,10 @@ class MapBuilder {
            std::string(plan_text::word(report_.plan.waves[k].transport)),
            {Figure::count("matrices", "matrices", wave.matrices), Figure::count("zero_matrices", "zero", wave.zeros),
             Figure::count("owners", "owners", wave.owners), Figure::bytes("bytes_in", "bytes in", wave.bytes_in),
-            Figure::bytes("bytes_out", "bytes out", wave.bytes_out), Figure::time("in_ms", "time in", wave.in_ns),
-            Figure::time("compute_ms", "compute", wave.compute_ns), Figure::time("out_ms", "time out", wave.out_ns)}});
+            Figure::bytes("bytes_out", "bytes out", wave.bytes_out),
+            predicted(Figure::time("in_ms", "time in", wave.in_ns)),
+            predicted(Figure::time("compute_ms", "compute", wave.compute_ns)),
+            predicted(Figure::time("out_ms", "time out", wave.out_ns))}});
     }
   }
 
@@ -157,27 +162,23 @@ std::string counted(int64_t count, std::string_view one, std::string_view many) 
   return fmt::format("{} {}", plan_text::grouped_text(count), count == 1 ? one : many);
 }
 
-Figure with_note(Figure figure, std::string note) {
-  figure.note = std::move(note);
-  return figure;
-}
-
 std::vector<Figure> plan_facts(const plan_text::PlanReport& report) {
   const PlanSummary& summary = report.summary;
   return {
-      Figure::time("predicted_ms", "predicted step", summary.predicted_ns),
-      with_note(Figure::ratio("over_bound", "slowest rank / bound", summary.over_bound()), "at least 1"),
-      Figure::ratio("imbalance", "slowest / mean rank", summary.imbalance()),
-      with_note(Figure::count("collectives", "collectives a step", summary.collectives),
-                counted(summary.rounds, "round", "rounds")),
+      predicted(Figure::time("predicted_ms", "step", summary.predicted_ns)),
+      predicted(Figure::ratio("over_bound", "slowest rank / bound", summary.over_bound())).with_note("at least 1"),
+      predicted(Figure::ratio("imbalance", "slowest / mean rank", summary.imbalance())),
+      Figure::count("collectives", "collectives per step", summary.collectives)
+          .with_note(counted(summary.rounds, "round", "rounds")),
       Figure::count("waves", "waves", std::ssize(summary.waves)),
-      with_note(Figure::bytes("bytes_sent_total", "sent in all", summary.bytes_sent_total),
-                fmt::format("{} by the busiest", plan_text::bytes_text(summary.bytes_sent_max))),
-      with_note(Figure::bytes("padding_bytes", "padding", summary.padding_bytes),
-                counted(plan_text::zero_matrix_count(summary), "zero matrix", "zero matrices")),
-      with_note(Figure::bytes("scratch_bytes_max", "scratch, at most", summary.scratch_bytes_max),
-                report.scratch_cap > 0 ? fmt::format("cap {}", plan_text::bytes_text(report.scratch_cap)) : "no cap"),
-      Figure::time("plan_ms", "time to plan", report.plan_ns),
+      Figure::bytes("bytes_sent_total", "sent in all", summary.bytes_sent_total)
+          .with_note(fmt::format("{} by the busiest", plan_text::bytes_text(summary.bytes_sent_max))),
+      Figure::bytes("padding_bytes", "padding", summary.padding_bytes)
+          .with_note(counted(plan_text::zero_matrix_count(summary), "zero matrix", "zero matrices")),
+      Figure::bytes("scratch_bytes_max", "scratch, at most", summary.scratch_bytes_max)
+          .with_note(report.scratch_cap > 0 ? fmt::format("cap {}", plan_text::bytes_text(report.scratch_cap))
+                                            : "no cap"),
+      Figure::time("plan_ms", "time to plan", report.plan_ns).from(Source::kMeasured),
   };
 }
 
@@ -188,7 +189,7 @@ PlanMap plan_map(const plan_text::PlanReport& report, std::string strategy) {
 }
 
 Load plan_load(const PlanSummary& summary, std::string strategy) {
-  Load load{std::move(strategy), {}, {}};
+  Load load{std::move(strategy), summary.predicted_ns, {}, {}};
   for (const PlanSummary::Rank& rank : summary.ranks) {
     load.compute_ns.push_back(rank.compute_ns);
     load.exchange_ns.push_back(rank.exchange_ns);
@@ -200,8 +201,8 @@ StrategyRow plan_row(const PlanSummary& summary, std::string strategy) {
   return {std::move(strategy),
           summary.bytes_sent_total,
           summary.padding_bytes,
-          {Figure::time("predicted_ms", "predicted step", summary.predicted_ns),
-           Figure::ratio("over_bound", "over bound", summary.over_bound()),
+          {predicted(Figure::time("predicted_ms", "step", summary.predicted_ns)),
+           predicted(Figure::ratio("over_bound", "slowest rank / bound", summary.over_bound())),
            Figure::count("collectives", "collectives", summary.collectives),
            Figure::bytes("bytes_sent_total", "sent in all", summary.bytes_sent_total),
            Figure::bytes("bytes_sent_max", "by the busiest", summary.bytes_sent_max),
@@ -215,6 +216,11 @@ std::string problem_words(const Problem& problem, int64_t matrices) {
   return text + fmt::format("{} · {} elements · {}", counted(std::ssize(problem.parameters), "parameter", "parameters"),
                             plan_text::magnitude_text(plan_text::total_elements(problem)),
                             counted(matrices, "matrix", "matrices"));
+}
+
+std::string cost_note(const CostTable& cost) {
+  return fmt::format("Predicted times come from the cost table {}. Bytes, messages and collectives are counted.",
+                     plan_text::printable(cost.device));
 }
 
 Page plan_page(const plan_text::PlanReport& report, std::span<const Alternative> others) {
@@ -233,8 +239,10 @@ Page plan_page(const plan_text::PlanReport& report, std::span<const Alternative>
   page.strategies.push_back(plan_row(report.summary, strategy));
   page.loads.push_back(plan_load(report.summary, strategy));
   page.maps.push_back(plan_map(report, strategy));
-  page.notes.push_back(fmt::format("Times are predicted with the cost table {}; bytes are counted.",
-                                   plan_text::printable(report.cost.device)));
+  std::vector<StepTime> steps;
+  for (const Load& load : page.loads) steps.push_back({load.strategy, load.step_ns});
+  page.findings = {fastest_words(steps, "optimizer step", "predicted"), padding_words(padding_of(page.strategies))};
+  page.notes.push_back(cost_note(report.cost));
   return page;
 }
 

@@ -17,6 +17,9 @@ StrategyRow plan_row(const PlanSummary& summary, std::string strategy);
 // "mesh fsdp=8 · 148 parameters · 124.4 M elements · 72 matrices".
 std::string problem_words(const Problem& problem, int64_t matrices);
 
+// Where predicted and counted figures come from.
+std::string cost_note(const CostTable& cost);
+
 // What the same problem takes with another strategy.
 struct Alternative {
   std::string strategy;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "muster/error.h"
 #include "plan_text/text.h"
@@ -52,10 +53,21 @@ void write_file(const std::string& path, std::string_view text) {
   }
   // Follow links, so that the file changes and not the link to it.
   const fs::path target = fs::exists(status) ? fs::canonical(path, ignored) : fs::path(path);
+  constexpr mode_t kOwnerOnly = 0600;
+  constexpr mode_t kEveryone = 0666;  // as far as the umask allows
+  struct stat before {};
+  const bool replaces = ::stat(target.c_str(), &before) == 0;
   const std::string temporary = fmt::format("{}.{}.tmp", target.string(), ::getpid());
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const int file =
+      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? kOwnerOnly : kEveryone);
   if (file < 0) throw InvalidArgument(failure(path));
   try {
+    if (replaces && ::fchmod(file, before.st_mode & 07777) != 0) {
+      const int error = errno;
+      ::close(file);
+      errno = error;
+      throw Error(failure(path));
+    }
     write_and_close(path, file, text);
     if (std::rename(temporary.c_str(), target.c_str()) != 0) throw Error(failure(path));
   } catch (...) {

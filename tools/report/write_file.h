@@ -6,7 +6,8 @@
 
 namespace muster::report {
 
-// Through a temporary beside it; devices and pipes are written straight. Throws InvalidArgument if the path cannot be
+// Through a temporary file in the same folder; a file that is replaced keeps its mode. Devices and pipes are written to
+// directly. Throws InvalidArgument if the path cannot be
 // written to, Error if writing fails half-way.
 void write_file(const std::string& path, std::string_view text);
 

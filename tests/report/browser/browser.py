@@ -63,6 +63,12 @@ class Browser:
         ]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
+    def settle(self):
+        """Waits until the page has been drawn again after its width or medium changed."""
+        self.driver.execute_async_script(
+            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0)))"
+        )
+
     def shoot(self, name):
         """The whole page, as it is now."""
         size = self.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]

@@ -3,117 +3,15 @@
 Usage: test_report.py MUSTER SAMPLE_PAGE FOLDER. Screenshots and reports stay in FOLDER.
 """
 
-import functools
 import json
-import pathlib
 import re
-import shutil
 import subprocess
-import sys
 import unittest
 
-try:
-    from browser import Browser
-    from selenium.webdriver.common.keys import Keys
-except ImportError as missing:
-    print(f"skipped: {missing} (Debian: chromium chromium-driver python3-selenium)")
-    sys.exit(77)
+from reports import FOLDER, MODEL, ReportTest, SAMPLE_PAGE, close_browser, main, muster, open_browser
+from selenium.webdriver.common.keys import Keys
 
-MUSTER, SAMPLE_PAGE, FOLDER = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]).absolute()
-
-MODEL = {
-    "name": "small",
-    "defaults": {"placements": {"fsdp": "shard(0)"}},
-    "parameters": [
-        {"name": "embed", "shape": [61, 24], "algorithm": "adamw"},
-        {"name": "l.{}.qkv", "layers": 3, "shape": [72, 24], "rows": [24, 24, 24]},
-        {"name": "l.{}.up", "layers": 3, "shape": [70, 24]},
-        {"name": "l.{}.down", "layers": 3, "shape": [24, 70]},
-    ],
-}
-
-
-@functools.cache
-def muster(*arguments):
-    """Runs a command with --json."""
-    return json.loads(subprocess.run([MUSTER, *arguments, "--json"], check=True, capture_output=True).stdout)
-
-
-def in_units(key, value):
-    """A value of --json as the page keeps it: nanoseconds for milliseconds, 1 for true."""
-    return value * 1e6 if re.search(r"_ms(_|$)", key) else float(value)
-
-
-SHARED = {}
-
-
-def setUpModule():
-    SHARED["browser"] = Browser(FOLDER)
-
-
-def tearDownModule():
-    SHARED["browser"].close()
-
-
-class ReportTest:
-    """One report; the page is opened again for each test."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.page = cls.make()
-
-    @property
-    def browser(self):
-        return SHARED["browser"]
-
-    def setUp(self):
-        self.browser.open(self.page)
-
-    def tearDown(self):
-        self.assertEqual(self.browser.complaints(), [])
-        self.assertEqual(self.browser.requests(), [])
-
-    def assert_figures(self, css, expected):
-        """Every element of `css` shows what --json has under its key."""
-        cells = self.browser.all(f"{css} [data-key]") or self.browser.all(f"{css}[data-key]")
-        self.assertGreater(len(cells), 3, css)
-        for cell in cells:
-            key = cell.get_attribute("data-key")
-            self.assertIn(key, expected)
-            self.assertAlmostEqual(
-                float({"true": 1, "false": 0}.get(cell.get_attribute("data-value"), cell.get_attribute("data-value"))),
-                in_units(key, expected[key]),
-                delta=1e-6 * abs(in_units(key, expected[key])) + 1e-9,
-                msg=key,
-            )
-
-    def look(self, name):
-        """Light, dark, printed and narrow, with what must hold of each."""
-        b = self.browser
-        background = lambda: b.script("return getComputedStyle(document.body).backgroundColor")
-        brightness = lambda: sum(map(int, re.findall(r"\d+", background())[:3]))
-        b.shoot(f"{name}-light")
-        self.assertGreater(brightness(), 600)
-        b.medium("", "dark")
-        self.assertLess(brightness(), 150)
-        b.shoot(f"{name}-dark")
-        b.click("[data-theme-name=light]")
-        self.assertGreater(brightness(), 600)
-        b.click("[data-theme-name=dark]")
-        b.medium("", "light")
-        self.assertLess(brightness(), 150)
-        b.medium("print")
-        self.assertEqual(brightness(), 3 * 255)
-        for hidden in ("nav", "header .segments", ".field"):
-            self.assertFalse(any(e.is_displayed() for e in b.all(hidden)), hidden)
-        self.assertTrue(all(d.get_attribute("open") for d in b.all("details")))
-        b.shoot(f"{name}-print")
-        self.assertTrue(b.pdf(name).startswith(b"%PDF"))
-        b.medium("")
-        b.click("[data-theme-name=auto]")
-        b.size(390)
-        self.assertLessEqual(b.script("return document.documentElement.scrollWidth"), 390)
-        b.shoot(f"{name}-narrow")
+setUpModule, tearDownModule = open_browser, close_browser
 
 
 class PlanReport(ReportTest, unittest.TestCase):
@@ -142,6 +40,7 @@ class PlanReport(ReportTest, unittest.TestCase):
         width = lambda strategy, kind: float(
             re.search(r"[\d.]+", b.one(f"#strategy-bars [data-strategy={strategy}] .{kind}").get_attribute("style"))[0]
         )
+        b.pick("#strategies select", "Bytes and padding")
         self.assertEqual(width("global", "padding"), 0)
         sent = {name: muster(*self.arguments, "--strategy", name) for name in ("chunked", "global")}
         self.assertAlmostEqual(
@@ -321,7 +220,7 @@ class TrainReport(ReportTest, unittest.TestCase):
             others[-1].write_text(json.dumps(muster(*steps, *arguments)))
         beside = ",".join(map(str, others))
         cls.json = muster(
-            *steps, "--ranks", "4", "--strategy", "megabatch", "--beside", beside, "--report", str(page)
+            *steps, "--ranks", "4", "--strategy", "megabatch", "--compare", beside, "--report", str(page)
         )
         return page
 
@@ -338,7 +237,7 @@ class TrainReport(ReportTest, unittest.TestCase):
         paths = [b.one(f"path[data-curve='{name}']").get_attribute("d") for name in names]
         self.assertEqual(len(set(paths)), 1)
         for name in names[1:]:
-            self.assertIn(f"= {names[0]}, every value", b.one(f"button[data-curve='{name}']").text)
+            self.assertIn(f"the same as {names[0]}, every value", b.one(f"button[data-curve='{name}']").text)
         losses = b.data()["charts"][0]["curves"][2]["y"]
         self.assertEqual(losses, self.json["losses"])
         b.click(f"button[data-curve='{names[0]}']")
@@ -373,7 +272,7 @@ class SimulateReport(ReportTest, unittest.TestCase):
 
     def test_figures_are_those_of_json(self):
         for row in self.json["strategies"]:
-            shown = {**row, "over_bound": row["step_ms"] / row["bound_ms"]}
+            shown = {**row, "step_over_bound": row["step_ms"] / row["bound_ms"]}
             self.assert_figures(f"#strategies tr[data-strategy={row['strategy']}]", shown)
         self.assertEqual(row["strategy"], "global")  # the fastest
         self.assert_figures("#facts", shown)
@@ -437,7 +336,7 @@ class SampleReport(ReportTest, unittest.TestCase):
         self.assertEqual(ranks[0].get_attribute("d"), ranks[1].get_attribute("d"))
         self.assertNotEqual(*[r.get_attribute("stroke-dashoffset") for r in ranks])
         self.assertIsNone(path("muon").get_attribute("stroke-dasharray"))
-        self.assertIn("= normuon, 1 rank, every value", b.one("button[data-curve='normuon, 4 ranks']").text)
+        self.assertIn("the same as normuon, 1 rank, every value", b.one("button[data-curve='normuon, 4 ranks']").text)
         b.click("button[data-curve='normuon, 1 rank']")
         self.assertEqual(b.all("path[data-curve='normuon, 1 rank']"), [])
         self.assertIsNone(path("normuon, 4 ranks").get_attribute("stroke-dasharray"))
@@ -457,9 +356,4 @@ class SampleReport(ReportTest, unittest.TestCase):
 
 
 if __name__ == "__main__":
-    for program in ("chromium", "chromedriver"):
-        if not shutil.which(program):
-            print(f"skipped: there is no {program} (Debian: chromium chromium-driver python3-selenium)")
-            sys.exit(77)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    main()

@@ -33,7 +33,12 @@ const timeText = (ns) => scaled(ns, 1000, ["ns", "µs", "ms", "s"]);
 const bytesText = (bytes) => scaled(bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]);
 const countText = (count) => Math.round(count).toString().replace(/\B(?=(\d{3})+$)/g, ",");
 const ratioText = (ratio) => (ratio < 1.1 ? ratio.toFixed(3) : ratio.toFixed(2));
-const percentText = (part) => `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
+// As the command prints it: 50 %, 12.5 %, 0.25 %.
+function percentText(part) {
+  const percent = 100 * part;
+  const whole = Math.abs(percent) >= 99.95 || percent === Math.round(percent);
+  return `${percent.toFixed(whole ? 0 : Math.abs(percent) < 0.995 ? 2 : 1)} %`;
+}
 const plural = (count, word) => `${countText(count)} ${word}${count === 1 ? "" : "s"}`;
 
 function figureText(figure) {
@@ -50,12 +55,20 @@ function figureText(figure) {
       return percentText(figure.value);
     case "ratio":
       return `${ratioText(figure.value)}×`;
+    case "mbps":
+      return `${(figure.value / 1000).toFixed(2)} GB/s`;
     case "yes_no":
       return figure.value ? "yes" : "no";
     default:
       return figure.value;
   }
 }
+
+// Where a number comes from, next to what it is.
+const sourceTag = (source) => (source ? el("span", {class: "source", "data-source": source}, source) : null);
+const labelText = (figure) => (figure.source ? `${figure.label}, ${figure.source}` : figure.label);
+// What a figure or a strategy means; null if its name says it all.
+const meaning = (key) => (report.terms.find((term) => term.key === key) || {text: null}).text;
 
 // Round numbers from low to high, about `count` of them. Times and counts go by tens, bytes by powers of two.
 function ticks(low, high, count, unit = "count") {
@@ -119,13 +132,14 @@ function drawAll() {
   for (const draw of drawings) draw();
 }
 
-// The canvas as wide as what it is in, with coordinates in CSS pixels. Paper is finer than a screen.
+// The canvas exactly as wide as what it is in, with coordinates in CSS pixels: what stands next to it in HTML stays
+// next to it. Paper is finer than a screen.
 function fit(canvas, height) {
-  const width = Math.max(240, canvas.parentElement.clientWidth);
+  const width = Math.max(1, canvas.parentElement.clientWidth);
   const finer = printing ? 3 : Math.max(1, window.devicePixelRatio);
   canvas.width = Math.round(width * finer);
   canvas.height = Math.round(height * finer);
-  canvas.style.aspectRatio = `${width} / ${height}`;
+  canvas.style.height = `${height}px`;
   const context = canvas.getContext("2d");
   context.setTransform(finer, 0, 0, finer, 0, 0);
   context.clearRect(0, 0, width, height);
@@ -168,7 +182,11 @@ function followChoice(names, follow) {
 }
 
 function part(id, title, lead, ...content) {
-  const heading = el("h2", {id: `${id}-title`}, title);
+  return partFrom("", id, title, lead, ...content);
+}
+// A part all of whose figures come from one source.
+function partFrom(source, id, title, lead, ...content) {
+  const heading = el("h2", {id: `${id}-title`}, title, source ? " " : null, sourceTag(source));
   return el(
       "section", {id, class: "part", "aria-labelledby": `${id}-title`}, heading, el("p", {class: "lead"}, lead),
       content);
@@ -190,13 +208,18 @@ function swatch(background, text, extra = "") {
   return el("span", {class: "key"}, el("i", {class: extra, style: `background:${background}`}), text);
 }
 
-// Columns are figures, but for the first and those in `words`.
+// Columns are figures, but for the first and those in `words`. A head is a text or {text, source, key}.
+function tableHead(head, words) {
+  const {text, source, key} = typeof head === "string" ? {text: head} : head;
+  return el(
+      "th", {scope: "col", class: words.includes(text) ? "words" : null, title: meaning(key)}, text,
+      source ? el("br") : null, sourceTag(source));
+}
+const figureHead = (figure) => ({text: figure.label, source: figure.source, key: figure.key});
+
 function table(heads, rows, caption, words = []) {
   return el(
       "div", {class: "scroll", tabindex: "0", role: "region", "aria-label": caption},
       el("table", {}, el("caption", {class: "unseen"}, caption),
-         el("thead", {},
-            el("tr", {},
-               heads.map((head) => el("th", {scope: "col", class: words.includes(head) ? "words" : null}, head)))),
-         el("tbody", {}, rows)));
+         el("thead", {}, el("tr", {}, heads.map((head) => tableHead(head, words)))), el("tbody", {}, rows)));
 }

@@ -30,6 +30,26 @@ function curvePath(curve, x, y) {
       .join("");
 }
 
+// Around each stretch in which both ends are known: along the upper end, and back along the lower one.
+function bandPath(curve, x, y) {
+  const stretches = [];
+  let open = null;
+  (curve.low ?? []).forEach((low, i) => {
+    const known = low !== null && curve.high[i] !== null;
+    if (!known) open = null;
+    if (known && open === null) stretches.push(open = []);
+    if (known) open.push(i);
+  });
+  const point = (i, value) => `${x(curve.x[i]).toFixed(2)} ${y(value).toFixed(2)}`;
+  return stretches
+      .map((places) => {
+        const there = places.map((i) => point(i, curve.high[i]));
+        const back = places.map((i) => point(i, curve.low[i])).reverse();
+        return `M${[...there, ...back].join("L")}Z`;
+      })
+      .join("");
+}
+
 function extent(values) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {
@@ -56,16 +76,18 @@ class CurvesView {
 
   draw() {
     const {left, right, top, bottom, height} = curveBox;
-    this.width = Math.max(320, this.drawing.parentElement.clientWidth);
+    this.width = Math.max(1, this.drawing.parentElement.clientWidth);
     const curves = this.curves();
     [this.low, this.high] = extent(curves.flatMap((curve) => curve.x));
-    const [least, most] = extent([...curves.flatMap((curve) => curve.y), ...this.chart.marks.map((mark) => mark.y)]);
+    const heights = curves.flatMap((curve) => [...curve.y, ...(curve.low ?? []), ...(curve.high ?? [])]);
+    const [least, most] = extent([...heights, ...this.chart.marks.map((mark) => mark.y)]);
     const room = (most - least) * 0.05;
     this.range = [least - room, most + room];
     this.y = (value) => top + (height - top - bottom) * (1 - (value - this.range[0]) / (this.range[1] - this.range[0]));
     this.drawing.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
     this.drawing.replaceChildren(
         ...this.axes(), ...this.marks(this.width - right, left),
+        ...this.chart.curves.map((_, i) => i).filter((i) => this.visible[i]).map((i) => this.band(i)),
         ...this.chart.curves.map((_, i) => i).filter((i) => this.visible[i]).map((i) => this.line(i)));
   }
 
@@ -83,6 +105,7 @@ class CurvesView {
                        valueText(tick)),
     ]),
       ...ticks(this.low, this.high, Math.max(2, this.width / 110))
+          .filter(Number.isInteger)
           .map(
               (tick) =>
                   text({x: this.across(tick), y: height - bottom + 16, "text-anchor": "middle"}, countText(tick))),
@@ -96,6 +119,16 @@ class CurvesView {
         (mark) =>
             svg("g", {class: "mark"}, svg("line", {x1: left, x2: right, y1: this.y(mark.y), y2: this.y(mark.y)}),
                 svg("text", {x: right, y: this.y(mark.y) - 6, "text-anchor": "end"}, mark.label)));
+  }
+
+  band(i) {
+    const curve = this.chart.curves[i];
+    return svg("path", {
+      class: "band",
+      "data-band": curve.name,
+      style: `fill:var(--${seriesColour(i)})`,
+      d: bandPath(curve, (x) => this.across(x), this.y),
+    });
   }
 
   line(i) {
@@ -172,7 +205,7 @@ class CurvesView {
 
 function curveToggle(view, i) {
   const curve = view.chart.curves[i];
-  const twin = view.same[i] === i ? null : `= ${view.chart.curves[view.same[i]].name}, every value`;
+  const twin = view.same[i] === i ? null : `the same as ${view.chart.curves[view.same[i]].name}, every value`;
   const button = el(
       "button", {
         type: "button",
@@ -208,8 +241,8 @@ function curvesPart(chart, number) {
   readByPlace(drawing, view);
   onDraw(() => view.draw());
   const alike = view.same.some((first, i) => first !== i);
-  return part(
-      `curves-${number}`, chart.title,
+  return partFrom(
+      chart.source, `curves-${number}`, chart.title,
       alike ? "Curves whose values are all the same are drawn in turns, as one line of several colours." :
               "Choose a name to hide or show its curve.",
       el("div", {class: "controls"},

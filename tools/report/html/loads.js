@@ -57,7 +57,7 @@ class LoadsView {
   }
 
   draw() {
-    this.width = Math.max(320, this.chart.parentElement.clientWidth);
+    this.width = Math.max(1, this.chart.parentElement.clientWidth);
     this.inner = this.width - loadPanel.left - loadPanel.right;
     this.each = Math.max(1, Math.ceil((this.ranks * 2) / this.inner));
     this.step = this.inner / this.count();
@@ -152,14 +152,23 @@ class LoadsView {
   }
 }
 
+// Why the step and the busy time of its slowest rank differ.
+function stepAndBusy({strategy, step_ns: step, slowest}) {
+  const begin = `${strategy}: the slowest rank is busy for ${timeText(slowest)}, and the step takes ${timeText(step)}.`;
+  if (step < slowest)
+    return `${begin} The step is shorter, because exchanges and computation overlap, and busy time counts both.`;
+  return step > slowest ? `${begin} The rest is waiting for other ranks.` : begin;
+}
+
 function loadsPart() {
   const chart = svg("svg", {class: "chart", id: "loads-chart", tabindex: "0", role: "img"});
   const view = new LoadsView(chart, report.loads.map(loadFigures));
   const names = report.loads.map((load) => load.strategy);
-  const note = el("p", {class: "small"});
+  const note = el("div", {class: "small", id: "loads-note"});
   const draw = () => {
     view.draw();
-    note.textContent = view.each > 1 ? `Each bar is the slowest of ${view.each} neighbouring ranks.` : "";
+    const each = view.each > 1 ? [`Each bar is the slowest of ${view.each} neighbouring ranks.`] : [];
+    note.replaceChildren(...[...view.shown().map(stepAndBusy), ...each].map((line) => el("p", {}, line)));
   };
   const set = (values) => {
     Object.assign(view, values);
@@ -174,10 +183,10 @@ function loadsPart() {
   });
   readByPlace(chart, view);
   onDraw(draw);
-  return part(
-      "loads", "Loads of ranks",
-      "Predicted time each rank is busy in a step, waiting left out. The dashed line is the mean: the nearer the " +
-          "slowest rank is to it, the better the balance.",
+  return partFrom(
+      "predicted", "loads", "Loads of ranks",
+      "How long each rank computes and exchanges in a step, waiting left out. The dashed line is the mean: the nearer " +
+          "the slowest rank is to it, the better the balance.",
       el("div", {class: "controls"}, names.length > 1 ? [before.field, after.field] : null,
          checkbox("slowest first", "loads-sorted", (sorted) => set({sorted})),
          el("div", {class: "legend"}, swatch("var(--compute)", "computing"), swatch("var(--exchange)", "exchanging"))),

@@ -22,14 +22,36 @@ function themeSwitch() {
 function factsPart() {
   const tiles = report.facts.map(
       (fact) =>
-          el("div", {class: "tile", "data-key": fact.key, "data-value": String(fact.value)}, el("dt", {}, fact.label),
-             el("dd", {}, figureText(fact)), fact.note ? el("dd", {class: "note"}, fact.note) : null));
+          el("div", {class: "tile", "data-key": fact.key, "data-value": String(fact.value), title: meaning(fact.key)},
+             el("dt", {}, fact.label, fact.source ? " " : null, sourceTag(fact.source)), el("dd", {}, figureText(fact)),
+             fact.note ? el("dd", {class: "note"}, fact.note) : null));
   return el("section", {id: "facts", "aria-label": "Figures"}, el("dl", {class: "tiles"}, tiles));
 }
 
+function findingsPart() {
+  return el(
+      "section", {id: "findings", "aria-label": "Findings"},
+      el("ul", {}, report.findings.map((finding) => el("li", {}, finding))));
+}
+
+function tablePart({title, lead, heads, rows}, number) {
+  const lines = rows.map(([first, ...rest]) => el(
+                             "tr", {}, el("th", {scope: "row"}, first), rest.map((cell) => el("td", {}, cell))));
+  return part(
+      `table-${number}`, title, lead,
+      el("details", {}, el("summary", {}, `All ${countText(rows.length)} rows`), table(heads, lines, title)));
+}
+
+// What the names of strategies and figures mean.
+function termsPart() {
+  const list = report.terms.flatMap(({key, name, text}) => [el("dt", {"data-term": key}, name), el("dd", {}, text)]);
+  return part(
+      "terms", "What the words mean", "Strategies and figures of this report.", el("dl", {class: "terms"}, list));
+}
+
 function head(parts) {
-  const links =
-      parts.filter((p) => p.id !== "facts").map((p) => el("a", {href: `#${p.id}`}, p.querySelector("h2").textContent));
+  const links = parts.filter((p) => p.querySelector("h2"))
+                    .map((p) => el("a", {href: `#${p.id}`}, p.querySelector("h2").firstChild.textContent));
   return [
     el("header", {},
        el("div", {}, el("p", {class: "brand"}, "Muster"), el("h1", {}, report.title),
@@ -77,12 +99,16 @@ function followMedium() {
 function drawReport() {
   document.documentElement.dataset.theme = "auto";
   const parts = [
+    report.findings.length > 0 ? findingsPart() : null,
     report.facts.length > 0 ? factsPart() : null,
+    ...report.comparisons.filter((comparison) => comparison.rows.length > 0).map(comparisonPart),
     ...report.charts.map(curvesPart),
     report.strategies.length > 0 ? strategiesPart() : null,
     report.loads.length > 0 ? loadsPart() : null,
     report.timelines.length > 0 ? timelinePart() : null,
     report.maps.some((map) => map.owner.length > 0) ? mapPart() : null,
+    ...report.tables.map(tablePart),
+    report.terms.length > 0 ? termsPart() : null,
   ].filter((part) => part !== null);
   const notes =
       report.notes.length > 0 ? el("ul", {class: "notes"}, report.notes.map((note) => el("li", {}, note))) : null;

@@ -6,7 +6,11 @@ const mapRow = {
   open: 24,
   closed: 3,
   most: 600,
-  cell: 3
+  cell: 3,
+  // On a phone there is no room for names next to the bars: they are above them.
+  narrow: 560,
+  narrowTop: 40,
+  band: 22
 };
 
 function runs(flat, count) {
@@ -82,10 +86,31 @@ function mapRows(map, path) {
   return rows;
 }
 
+// Names cut so that they fit, and so that those that differ still differ: what they begin with alike goes first.
+function shortNames(names, fits) {
+  if (names.every(fits)) return names;
+  const longest = (name, cut) => {
+    if (fits(name)) return name;
+    let kept = name.length - 1;
+    while (kept > 1 && !fits(cut(name, kept))) kept -= 1;
+    return cut(name, kept);
+  };
+  const tail = (name, kept) => `…${name.slice(-kept)}`;
+  const middle = (name, kept) => `${name.slice(0, Math.ceil(kept / 2))}…${name.slice(-Math.floor(kept / 2))}`;
+  const different = new Set(names).size;
+  for (const cut of [tail, middle]) {
+    const short = names.map((name) => longest(name, cut));
+    if (new Set(short).size === different) return short;
+  }
+  return names.map((name, i) => longest(name, (text, kept) => `${i + 1}: ${tail(text, kept)}`));
+}
+
 class MapView {
-  constructor(canvas, labels) {
+  constructor(frame, canvas, labels) {
+    this.frame = frame;
     this.canvas = canvas;
     this.labels = labels;
+    this.measure = document.createElement("canvas").getContext("2d");
     this.path = [];
     this.cursor = null;  // the cell that keys are at
     this.onchange = () => {};
@@ -100,8 +125,6 @@ class MapView {
     this.path = path;
     this.rows = mapRows(this.map, path);
     this.labelled = this.rows.length <= 100;
-    this.rowHeight =
-        this.labelled ? mapRow.open : Math.max(mapRow.closed, Math.min(12, Math.floor(1200 / this.rows.length)));
     this.cursor = null;
     this.draw();
   }
@@ -122,9 +145,21 @@ class MapView {
     return cells;
   }
 
+  // Rows of labels and canvas are the same by construction: both take their heights from here.
+  layOut() {
+    const narrow = this.frame.clientWidth < mapRow.narrow;
+    this.frame.classList.toggle("narrow", narrow);
+    this.frame.classList.toggle("labelled", this.labelled);
+    this.top = narrow && this.labelled ? mapRow.narrowTop : mapRow.top;
+    this.band = narrow && this.labelled ? mapRow.band : 0;
+    this.rowHeight = this.labelled ? this.band + mapRow.open :
+                                     Math.max(mapRow.closed, Math.min(12, Math.floor(1200 / this.rows.length)));
+  }
+
   draw() {
+    this.layOut();
     this.labels.replaceChildren(...this.rowLabels());
-    const {context, width} = fit(this.canvas, mapRow.top + this.rows.length * this.rowHeight + 2);
+    const {context, width} = fit(this.canvas, this.top + this.rows.length * this.rowHeight + 2);
     this.each = Math.max(1, Math.ceil((this.map.ranks * mapRow.cell) / width));
     this.bins = Math.ceil(this.map.ranks / this.each);
     this.step = Math.min(width / this.bins, 96);
@@ -154,11 +189,12 @@ class MapView {
     context.textAlign = "center";
     for (const rank of ticks(0, this.map.ranks - 1, Math.min(this.map.ranks, this.step * this.bins / 48))
              .filter(Number.isInteger)) {
-      context.fillText(countText(rank), Math.max(10, (rank / this.each + 0.5) * this.step), 9);
+      context.fillText(countText(rank), Math.max(10, (rank / this.each + 0.5) * this.step), this.top - 13);
     }
     context.fillStyle = colour("line");
     for (let row = 0; this.labelled && row <= this.rows.length; row += 1) {
-      context.fillRect(0, mapRow.top + row * this.rowHeight, this.step * this.bins, 1);
+      context.fillRect(
+          0, this.top + row * this.rowHeight, this.band > 0 ? this.canvas.clientWidth : this.step * this.bins, 1);
     }
   }
 
@@ -166,8 +202,8 @@ class MapView {
   drawCell(context, key, waves, total, most) {
     const gap = this.rowHeight > 8 ? 2 : 0;
     const x = (key % this.bins) * this.step;
-    const bottom = mapRow.top + (Math.floor(key / this.bins) + 1) * this.rowHeight - gap / 2;
-    const full = this.rowHeight - gap - (gap > 0 ? 1 : 0);
+    const bottom = this.top + (Math.floor(key / this.bins) + 1) * this.rowHeight - gap / 2;
+    const full = this.rowHeight - this.band - gap - (gap > 0 ? 1 : 0);
     const width = this.step - (this.step > 5 ? 1.5 : 0);
     let y = bottom;
     const sorted = [...waves].sort((a, b) => a[0] - b[0]);
@@ -184,25 +220,37 @@ class MapView {
   }
 
   rowLabels() {
-    if (!this.labelled)
-      return [el("div", {class: "map-many", style: `margin-top:${mapRow.top}px`}, plural(this.rows.length, "row"))];
-    const style = `height:${mapRow.open}px`;
-    const labels = this.rows.map(
-        (row) => (
-            row.opens ? el("button", {
-              type: "button",
-              class: "map-label",
-              style,
-              title: `Open ${row.name}`,
-              onclick: () => this.open(row.opens)
-            },
-                           el("span", {}, row.name), el("small", {}, row.detail)) :
-                        el("div", {class: "map-label", style}, el("span", {}, row.name), el("small", {}, row.detail))));
-    return [el("div", {class: "map-head", style: `height:${mapRow.top}px`}, "rank →"), ...labels];
+    if (!this.labelled) return [el("div", {class: "map-many"}, plural(this.rows.length, "row"))];
+    const style = `height:${this.band || this.rowHeight}px;margin-bottom:${this.band > 0 ? mapRow.open : 0}px`;
+    const names = this.shortRowNames();
+    const labels = this.rows.map((row, i) => {
+      const inside = [el("span", {}, names[i]), el("small", {}, row.detail)];
+      return row.opens ? el("button", {
+        type: "button",
+        class: "map-label",
+        style,
+        title: `Open ${row.name}`,
+        onclick: () => this.open(row.opens)
+      },
+                            inside) :
+                         el("div", {class: "map-label", style, title: row.name}, inside);
+    });
+    return [el("div", {class: "map-head", style: `height:${this.top}px`}, "rank →"), ...labels];
+  }
+
+  // As long as the column has room for, next to the details.
+  shortRowNames() {
+    const context = this.measure;
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    context.font = `${0.8125 * rem}px ${getComputedStyle(this.labels).fontFamily}`;
+    const around = 36;
+    const detail = Math.max(...this.rows.map((row) => context.measureText(row.detail).width));
+    const room = this.labels.clientWidth - detail - around;
+    return shortNames(this.rows.map((row) => row.name), (name) => context.measureText(name).width <= room);
   }
 
   at(x, y) {
-    const row = Math.floor((y - mapRow.top) / this.rowHeight);
+    const row = Math.floor((y - this.top) / this.rowHeight);
     const bin = Math.floor(x / this.step);
     if (row < 0 || row >= this.rows.length || bin < 0 || bin >= this.bins) return null;
     return {row, bin};
@@ -215,7 +263,7 @@ class MapView {
   }
 
   corner({row, bin}) {
-    return [bin * this.step, mapRow.top + row * this.rowHeight];
+    return [bin * this.step, this.top + row * this.rowHeight];
   }
 
   describe({row, bin}) {
@@ -264,7 +312,7 @@ function waveTable(map) {
   return [
     el("summary", {}, `${plural(map.wave_count, "wave")}, as a table`),
     table(
-        ["wave", "shapes", "transport", ...map.waves[0].figures.map((figure) => figure.label)], rows, "Waves",
+        ["wave", "shapes", "transport", ...map.waves[0].figures.map(figureHead)], rows, "Waves",
         ["shapes", "transport"])
   ];
 }

@@ -3,10 +3,9 @@
 // Reads cells by pointer and arrow keys, and opens rows: a click or Enter goes down, Backspace up.
 function readMap(view) {
   const {canvas} = view;
-  const scale = () => parseFloat(canvas.style.aspectRatio) / canvas.getBoundingClientRect().width;
   const cellAt = (event) => {
     const box = canvas.getBoundingClientRect();
-    return view.at((event.clientX - box.left) * scale(), (event.clientY - box.top) * scale());
+    return view.at(event.clientX - box.left, event.clientY - box.top);
   };
   const open = (cell) => {
     if (cell && view.rows[cell.row].opens) view.open(view.rows[cell.row].opens);
@@ -36,7 +35,7 @@ function readMap(view) {
       view.move(...moves[event.key]);
       const box = canvas.getBoundingClientRect();
       const [x, y] = view.corner(view.cursor);
-      speak(...show(view.cursor, box.left + x / scale(), box.top + y / scale()));
+      speak(...show(view.cursor, box.left + x, box.top + y));
     } else
       return;
     event.preventDefault();
@@ -57,8 +56,10 @@ function crumbsOf(view) {
 function mapPart() {
   const maps = report.maps.map(decodeMap);
   const names = maps.map((map) => map.strategy);
-  const view =
-      new MapView(el("canvas", {id: "map-canvas", tabindex: "0", role: "img"}), el("div", {class: "map-labels"}));
+  const canvas = el("canvas", {id: "map-canvas", tabindex: "0", role: "img"});
+  const labels = el("div", {class: "map-labels"});
+  const frame = el("div", {class: "map"}, labels, el("div", {class: "figure"}, canvas));
+  const view = new MapView(frame, canvas, labels);
   const crumbs = el("div", {class: "crumbs", role: "group", "aria-label": "Where the map is"});
   const legend = el("div", {class: "legend"});
   const details = el("details", {id: "wave-table"});
@@ -84,6 +85,5 @@ function mapPart() {
       "map", "Plan map",
       "Which rank orthogonalizes which matrices, and in which wave. Within a row, height is how many; open a class " +
           "to see its layers, and a layer to see its matrices.",
-      el("div", {class: "controls"}, names.length > 1 ? which.field : null, crumbs, legend),
-      el("div", {class: "map"}, view.labels, el("div", {class: "figure"}, view.canvas)), note, details);
+      el("div", {class: "controls"}, names.length > 1 ? which.field : null, crumbs, legend), frame, note, details);
 }

@@ -11,19 +11,19 @@ const lane = {
 
 // The kinds of spans that colours tell apart, and what their names begin with. Others get the colours that are left.
 const spanKinds = [
-  {name: "orthogonalize", colour: "series-0", match: /^orthogonalize/},
-  {name: "normalize", colour: "series-5", match: /^normalize/},
-  {name: "pack, assemble, stage", colour: "series-2", match: /^(pack|assemble|stage)/},
-  {name: "apply", colour: "series-4", match: /^apply/},
-  {name: "AdamW and Lion", colour: "series-6", match: /^elementwise/},
-  {name: "forward and backward", colour: "model", match: /^forward/},
-  {name: "waiting", colour: "idle", match: /^wait/},
-  {name: "control", colour: "series-7", match: /^control/},
+  {name: "orthogonalize", colour: "span-orthogonalize", match: /^orthogonalize/},
+  {name: "normalize", colour: "span-normalize", match: /^normalize/},
+  {name: "pack, assemble, stage", colour: "span-pack", match: /^(pack|assemble|stage)/},
+  {name: "apply", colour: "span-apply", match: /^apply/},
+  {name: "AdamW and Lion", colour: "span-elementwise", match: /^elementwise/},
+  {name: "forward and backward", colour: "span-model", match: /^forward/},
+  {name: "waiting", colour: "span-waiting", match: /^wait/},
+  {name: "control", colour: "span-control", match: /^control/},
 ];
 const exchangeKinds = [
-  {name: "exchange in", colour: "series-1", match: / in$/},
-  {name: "exchange out", colour: "series-3", match: / out$/},
-  {name: "other exchanges", colour: "exchange", match: /./},
+  {name: "exchange in", colour: "span-in", match: / in$/},
+  {name: "exchange out", colour: "span-out", match: / out$/},
+  {name: "other exchanges", colour: "span-exchange", match: /./},
 ];
 
 function kindsOf(labels) {

@@ -4,8 +4,7 @@ function moveByPointer(view) {
   const {canvas} = view;
   const place = (event) => {
     const box = canvas.getBoundingClientRect();
-    const finer = (lane.left + view.width) / box.width;
-    return [(event.clientX - box.left) * finer, (event.clientY - box.top) * finer];
+    return [event.clientX - box.left, event.clientY - box.top];
   };
   let grip = null;
   // A page must scroll on under the wheel; a timeline that was clicked, or Ctrl, says that it is meant.
@@ -76,10 +75,8 @@ function moveByKeys(view) {
       speak(said.title, said.lines);
       const {row, track, index, i} = view.selected;
       const box = canvas.getBoundingClientRect();
-      const shrunk = box.width / (lane.left + view.width);
       const middle = view.x(Math.max(view.t0, Math.min(view.t1, (track.begin[i] + track.end[i]) / 2)));
-      showTip(
-          box.left + middle * shrunk, box.top + view.laneBox(row, track, index).top * shrunk, said.title, said.lines);
+      showTip(box.left + middle, box.top + view.laneBox(row, track, index).top, said.title, said.lines);
     } else if (plain[event.key]) {
       event.preventDefault();
       plain[event.key]();
@@ -172,8 +169,9 @@ function timelinePart() {
   moveByPointer(view);
   moveByKeys(view);
   onDraw(() => (note.textContent ? view.draw() : show(0)));
-  return part(
-      "timeline", "Timeline", report.timelines_note || "What every rank does in a step.",
+  return partFrom(
+      report.timelines_source, "timeline", "Timeline",
+      `What every rank does in a step. ${report.timelines_note}`.trim(),
       el("div", {class: "controls"}, names.length > 1 ? which.field : null, zoomButtons(view)), legend,
       el("div", {class: "figure"}, canvas), el("p", {class: "small help", id: "timeline-help"}, timelineHelp), note,
       details);
