@@ -66,6 +66,10 @@ holds 'resumed["losses"] == whole["losses"] and resumed["held_out"] == whole["he
 refuses 2 '--schedule: cosine, but the checkpoint has cooldown' "$muster" train --resume "$work/cooling" --schedule cosine
 grep -qF 'held-out loss' <<<"$("$muster" train "${tiny[@]}" --eval-every 3)" || fail "no held-out loss on the way"
 
+echo "== every row of scripts/ablation"
+"$(dirname "$0")/../../scripts/ablation" --muster "$muster" --seeds 1 --steps 1 \
+  --flags '--layers 1 --width 8 --heads 2 --context 8 --batch 2 --slots 2' >/dev/null || fail "a row that train refuses"
+
 echo "== checkpoints"
 gives half "$muster" train "${tiny[@]}" --ranks 3 --until 2 --save "$work/saved" --json
 holds 'half["losses"] == one["losses"][:2]'

@@ -53,12 +53,12 @@ report::TextTable parameter_table(const std::vector<plan_text::ParameterRow>& ro
     elements += row.elements;
     matrices += row.matrices;
     table.rows.push_back({plan_text::printable(row.name), plan_text::shape_words(row.shape),
-                 plan_text::grouped_text(row.elements), std::string(plan_text::word(row.dtype)), row.layout,
-                 std::string(plan_text::word(row.algorithm)), plan_text::grouped_text(row.matrices),
-                 std::string(plan_text::word(row.update)), plan_text::ranks_words(row.owners)});
+                          plan_text::grouped_text(row.elements), std::string(plan_text::word(row.dtype)), row.layout,
+                          std::string(plan_text::word(row.algorithm)), plan_text::grouped_text(row.matrices),
+                          std::string(plan_text::word(row.update)), plan_text::ranks_words(row.owners)});
   }
   table.rows.push_back({fmt::format("{} in all", plan_text::grouped_text(std::ssize(rows))), "",
-               plan_text::grouped_text(elements), "", "", "", plan_text::grouped_text(matrices), "", ""});
+                        plan_text::grouped_text(elements), "", "", "", plan_text::grouped_text(matrices), "", ""});
   return table;
 }
 

@@ -35,8 +35,8 @@ function findingsPart() {
 }
 
 function tablePart({title, lead, heads, rows}, number) {
-  const lines = rows.map(([first, ...rest]) => el(
-                             "tr", {}, el("th", {scope: "row"}, first), rest.map((cell) => el("td", {}, cell))));
+  const lines = rows.map(
+      ([first, ...rest]) => el("tr", {}, el("th", {scope: "row"}, first), rest.map((cell) => el("td", {}, cell))));
   return part(
       `table-${number}`, title, lead,
       el("details", {}, el("summary", {}, `All ${countText(rows.length)} rows`), table(heads, lines, title)));
