@@ -19,7 +19,8 @@ TEST(Terms, ArePartOfThePageThatShowsThem) {
   page.facts = {Figure::time("predicted_ms", "predicted step", 1), Figure::count("hats", "hats", 3)};
   page.strategies = {{"chunked", 0, 0, {Figure::ratio("imbalance", "imbalance", 1)}}, {"global, 2 waves", 0, 0, {}}};
   std::vector<std::string> names;
-  for (const auto& term : page_data(page).at("terms")) names.push_back(term.at("name"));
+  const auto data = page_data(page);  // a range of a temporary would be gone
+  for (const auto& term : data.at("terms")) names.push_back(term.at("name"));
   EXPECT_THAT(names, ElementsAre("chunked", "global, 2 waves", "predicted step", "imbalance"));
 }
 
