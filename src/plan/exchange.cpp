@@ -121,6 +121,7 @@ class ExchangeBuilder {
     const HolderSet& set = catalog_.holders_of(j);
     const Holder* mine = set.find(rank_);
     if (mine == nullptr) return;
+    if (in_each_replica(plan_, j)) owner = set.counterpart(owner, mine->replica);
     for (const Holder& h : set.holders) {
       if (h.replica != mine->replica) continue;
       const bool out = direction_ == Direction::kOut;

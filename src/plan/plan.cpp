@@ -73,7 +73,7 @@ void plan::check_fits(const plan::Catalog& catalog, const Plan& plan) {
   for (int32_t j = 0; fits && j < catalog.matrix_count(); ++j) {
     if (!plan::in_each_replica(plan, j)) continue;
     fits = plan::can_repeat(catalog, catalog.class_at(j)) && catalog.holders_of(j).find(plan.owner[j]) != nullptr &&
-           plan.waves[plan.wave[j]].transport == Transport::kRagged;
+           plan.waves[plan.wave[j]].transport != Transport::kGather;
   }
   for (const Wave& wave : plan.waves) {
     for (const ZeroMatrix& zero : wave.zeros) fits = fits && zero.like >= 0 && zero.like < catalog.matrix_count();

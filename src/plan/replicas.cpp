@@ -7,12 +7,23 @@
 
 namespace muster::plan {
 
-int32_t owner_for(const Catalog& catalog, const Plan& plan, int32_t matrix, int32_t rank) {
-  const int32_t owner = plan.owner[matrix];
-  if (!in_each_replica(plan, matrix)) return owner;
-  const HolderSet& set = catalog.holders_of(matrix);
+namespace {
+
+int32_t owner_near(const Catalog& catalog, const Plan& plan, const ZeroMatrix& matrix, int32_t rank) {
+  if (!in_each_replica(plan, matrix.like)) return matrix.owner;
+  const HolderSet& set = catalog.holders_of(matrix.like);
   const Holder* holder = set.find(rank);
-  return holder != nullptr ? set.counterpart(owner, holder->replica) : owner;
+  return holder != nullptr ? set.counterpart(matrix.owner, holder->replica) : matrix.owner;
+}
+
+}  // namespace
+
+int32_t owner_for(const Catalog& catalog, const Plan& plan, int32_t matrix, int32_t rank) {
+  return owner_near(catalog, plan, {matrix, plan.owner[matrix]}, rank);
+}
+
+int32_t owner_for(const Catalog& catalog, const Plan& plan, const ZeroMatrix& zero, int32_t rank) {
+  return owner_near(catalog, plan, zero, rank);
 }
 
 bool can_repeat(const Catalog& catalog, const MatrixClass& c) {

@@ -18,6 +18,8 @@ inline bool in_each_replica(const Plan& plan, int32_t matrix) {
 
 // The rank that orthogonalizes a matrix for a rank that holds some of it.
 int32_t owner_for(const Catalog& catalog, const Plan& plan, int32_t matrix, int32_t rank);
+// The same of a matrix of zeros, which each replica has where the matrix that it is like is in each.
+int32_t owner_for(const Catalog& catalog, const Plan& plan, const ZeroMatrix& zero, int32_t rank);
 
 // True if each replica can orthogonalize the matrix for itself.
 bool can_repeat(const Catalog& catalog, const MatrixClass& c);

@@ -108,6 +108,22 @@ Json explanation_json(const PlanReport& report, const plan::Explanation& explana
   return json;
 }
 
+Json parameter_table(const std::vector<ParameterRow>& rows) {
+  Json list = Json::array();
+  for (const ParameterRow& row : rows) {
+    list.push_back({{"parameter", row.name},
+                    {"shape", row.shape},
+                    {"elements", row.elements},
+                    {"dtype", word(row.dtype)},
+                    {"layout", row.layout},
+                    {"algorithm", word(row.algorithm)},
+                    {"matrices", row.matrices},
+                    {"update", word(row.update)},
+                    {"owners", row.owners}});
+  }
+  return list;
+}
+
 // Names come from files and need not be UTF-8; a report must not fail on them.
 std::string compact(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
@@ -128,7 +144,7 @@ std::string lines(const Json& object) {
 
 }  // namespace
 
-std::string plan_json(const PlanReport& report, const plan::Explanation* explanation) {
+std::string plan_json(const PlanReport& report, const PlanDetails& details) {
   const PlanSummary& summary = report.summary;
   Json json = {{"model", report.problem.model},
                {"ranks", report.problem.ranks},
@@ -158,7 +174,8 @@ std::string plan_json(const PlanReport& report, const plan::Explanation* explana
                {"cost", report.cost.device}};
   if (summary.waves.size() <= kTableMax) json["wave_table"] = wave_table(report);
   if (summary.ranks.size() <= kTableMax) json["rank_table"] = rank_table(summary);
-  if (explanation != nullptr) json["explanation"] = explanation_json(report, *explanation);
+  if (details.parameters != nullptr) json["parameter_table"] = parameter_table(*details.parameters);
+  if (details.explanation != nullptr) json["explanation"] = explanation_json(report, *details.explanation);
   return lines(json);
 }
 

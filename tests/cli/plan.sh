@@ -60,6 +60,21 @@ grep -q 'updat' <<<"$elements" || fail "--explain of an elementwise parameter"
 plan explained gpt2-small --ranks 4 --explain h.3.mlp.fc.weight
 holds 'explained["explanation"]["parameter"] == "h.3.mlp.fc.weight"'
 holds 'explained["explanation"]["matrices"][0]["owner"] in range(4)'
+echo "== --parameters"
+plan table gpt2-small --ranks 4 --parameters
+holds 'len(table["parameter_table"]) == table["parameters"]'
+holds 'sum(p["elements"] for p in table["parameter_table"]) == table["elements"]'
+holds 'sum(p["matrices"] for p in table["parameter_table"]) == table["matrices"]'
+holds '{p["parameter"]: p for p in table["parameter_table"]}["h.3.mlp.fc.weight"]["owners"] == [explained["explanation"]["matrices"][0]["owner"]]'
+holds 'not {"shape", "dtype", "layout", "algorithm", "update"} - set(table["parameter_table"][0])'
+holds '"parameter_table" not in explained'
+rows=$("$muster" plan gpt2-small --ranks 4 --parameters)
+for part in 'parameter' 'updated by' 'h.3.mlp.fc.weight' '3072×768' 'fsdp: shard(0)' 'normuon' 'holders' '0-3' '124,439,808'; do
+  grep -qF -- "$part" <<<"$rows" || fail "--parameters lacks: $part"
+done
+plan page gpt2-small --ranks 4 --parameters --html "$work/page.html"
+grep -q 'updated by' "$work/page.html" || fail "--parameters --html"
+rejects "--explain wte" plan gpt2-small --ranks 2 --parameters --explain wte
 plan page gpt2-small --ranks 4 --html "$work/page.html"
 grep -q '</html>' "$work/page.html" || fail "--html"
 if (($(find "$work" -name 'page.html*' | wc -l) != 1)); then fail "--html left something behind"; fi

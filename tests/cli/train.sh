@@ -45,6 +45,31 @@ printf 'to be or not to be %.0s' {1..40} >"$work/text"
 gives other "$muster" train "${tiny[@]}" --text "$work/text" --json
 holds 'other["unigram_entropy"] < 2.3'
 
+echo "== variants of modded-nanogpt #168, and schedules"
+for options in '--schedule cosine' '--schedule cooldown --cooldown 0.4 --final-lr 0.1 --extension 2' '--gate-axis longer' \
+  '--wo-axis columns' '--attention shared --wo-axis columns' '--attention-lr-mul 2 --down-lr-mul 4' '--up-lr-mul 2' \
+  '--step-scale none' '--residual-scale after'; do
+  # shellcheck disable=SC2086 # several words
+  gives other "$muster" train "${tiny[@]}" $options --json
+  holds 'other["losses"] != one["losses"] and other["losses"][-1] < other["losses"][0]'
+  # shellcheck disable=SC2086
+  gives more "$muster" train "${tiny[@]}" $options --ranks 3 --json
+  holds 'more["losses"] == other["losses"] and more["final_loss"] == other["final_loss"]'
+done
+schedule=(--schedule cooldown --final-lr 0.1 --extension 3)
+gives whole "$muster" train "${tiny[@]}" "${schedule[@]}" --eval-every 2 --json
+holds 'len(whole["losses"]) == 8 and [h["step"] for h in whole["held_out"]] == [0, 2, 4, 6, 8]'
+holds 'whole["held_out"][-1]["loss"] == whole["final_loss"]'
+gives half "$muster" train "${tiny[@]}" "${schedule[@]}" --eval-every 2 --until 6 --save "$work/cooling" --ranks 2 --json
+gives resumed "$muster" train --resume "$work/cooling" --eval-every 2 --json
+holds 'resumed["losses"] == whole["losses"] and resumed["held_out"] == whole["held_out"]'
+refuses 2 '--schedule: cosine, but the checkpoint has cooldown' "$muster" train --resume "$work/cooling" --schedule cosine
+grep -qF 'held-out loss' <<<"$("$muster" train "${tiny[@]}" --eval-every 3)" || fail "no held-out loss on the way"
+
+echo "== every row of scripts/ablation"
+"$(dirname "$0")/../../scripts/ablation" --muster "$muster" --seeds 1 --steps 1 \
+  --flags '--layers 1 --width 8 --heads 2 --context 8 --batch 2 --slots 2' >/dev/null || fail "a row that train refuses"
+
 echo "== checkpoints"
 gives half "$muster" train "${tiny[@]}" --ranks 3 --until 2 --save "$work/saved" --json
 holds 'half["losses"] == one["losses"][:2]'
@@ -109,6 +134,12 @@ holds 'not {"mean", "std", "p", "time_mean", "time_std"} - set(runs)'
 holds 'len(runs["runs"]) == 3 and runs["runs"][0]["losses"] == one["losses"]'
 holds 'len({r["final_loss"] for r in runs["runs"]}) == 3 and 0 < runs["std"] < 1'
 holds 'abs(sum(r["final_loss"] for r in runs["runs"]) / 3 - runs["mean"]) < 1e-12 and 0 < runs["p"] < 1'
+gives curve "$muster" train "${tiny[@]}" --runs 3 --eval-every 2 --json --report "$work/runs.html"
+holds '[h["step"] for h in curve["held_out_mean"]] == [0, 2, 4, 5]'
+holds 'all(abs(sum(r["held_out"][i]["loss"] for r in curve["runs"]) / 3 - h["mean"]) < 1e-12 for i, h in enumerate(curve["held_out_mean"]))'
+holds 'all(h["std"] > 0 for h in curve["held_out_mean"]) and runs["held_out_mean"] == []'
+grep -q 'Held-out loss' "$work/runs.html" || fail "the report has no held-out losses"
+grep -q '± standard deviation' "$work/runs.html" || fail "the report has no band"
 gives untested "$muster" train "${tiny[@]}" --runs 2 --json
 holds 'untested["p"] is None and untested["mean"] > 0'
 ! grep -q nan <<<"$("$muster" train "${tiny[@]}" --runs 1)" || fail "a deviation of one run"
@@ -124,6 +155,12 @@ refuses 2 '--gates: "yes"' "$muster" train --gates yes
 refuses 2 '--heads: 3' "$muster" train --heads 3
 refuses 2 '--slots: 5' "$muster" train --slots 5
 refuses 2 '--steps' "$muster" train --steps 0
+refuses 2 '--schedule: "step"' "$muster" train --schedule step
+refuses 2 '--cooldown: 0.2 is for --schedule cooldown' "$muster" train --cooldown 0.2
+refuses 2 '--extension: 40 steps at --final-lr 0' "$muster" train --extension 40
+refuses 2 '--eval-every' "$muster" train --eval-every 0
+refuses 2 '--wo-axis: "longer"' "$muster" train --wo-axis longer
+refuses 2 '--down-lr-mul: -1' "$muster" train --down-lr-mul=-1
 refuses 2 '--lr: "fast"' "$muster" train --lr fast
 refuses 2 '--lr: -1' "$muster" train --lr=-1
 refuses 2 '--coefficients' "$muster" train --coefficients none

@@ -102,6 +102,34 @@ TEST(Strategies, RoutedTakesEachOfThePeersSixPaths) {
               testing::ElementsAre(Transport::kPadded, Transport::kPadded));
 }
 
+// xtuner #1716's process groups are those of the axis that shards: with EP, weights that the experts' axis does not cut
+// are replicas, and each of them goes through all rounds by itself. One owner for all replicas had a quarter of the
+// rounds and an eighth of the traffic between nodes.
+TEST(Strategies, RoutedWorksInEachReplica) {
+  Problem problem = experts(6, 8, 4, Placement::shard(1));
+  problem.ranks = 8;
+  problem.meshes = {{"world", {{"fsdp", 4}, {"ep", 2}}, {}}};
+  problem.parameters[0].layout.placements = {Placement::shard(1), Placement::replicate()};
+  const Plan plan = make_plan(problem, with(Strategy::kRouted));
+  EXPECT_THAT(plan.owner, testing::ElementsAre(0, 2, 4, 6, 0, 2));
+  EXPECT_THAT(plan.each_replica, testing::Each(true));
+  ASSERT_EQ(plan.waves.size(), 2U);
+  EXPECT_EQ(plan.waves[0].transport, Transport::kRagged);
+  EXPECT_EQ(plan.waves[1].transport, Transport::kGatherReduce);
+  // In each replica what one replica alone sends, and as many matrices for each rank.
+  const PlanSummary one = summary(experts(6, 8, 4, Placement::shard(1)), with(Strategy::kRouted));
+  const PlanSummary both = summary(problem, with(Strategy::kRouted));
+  EXPECT_EQ(both.bytes_sent_total, 2 * one.bytes_sent_total);
+  EXPECT_EQ(both.padding_bytes, 2 * one.padding_bytes);
+  for (size_t r = 0; r < 8; ++r) EXPECT_EQ(both.ranks[r].bytes_sent, one.ranks[r / 2].bytes_sent);
+  // A replica pads its own rounds.
+  problem.parameters[0].shape[1] = 7;
+  const Plan uneven = make_plan(problem, with(Strategy::kRouted));
+  EXPECT_EQ(uneven.waves[1].transport, Transport::kPadded);
+  ASSERT_EQ(uneven.waves[1].zeros.size(), 2U);
+  EXPECT_EQ(uneven.waves[1].zeros[1].owner, 6);
+}
+
 // 6 experts on 4 ranks: two each on the first three. xtuner #1716 has no path for that and gathers them all as one
 // tensor: a layer on each of the ranks that hold any.
 TEST(Strategies, RoutedGathersExpertsThatDoNotDivideAsOneTensor) {

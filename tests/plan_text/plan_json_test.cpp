@@ -61,7 +61,7 @@ TEST(PlanJson, CarriesAnExplanation) {
   const Sample sample = make_sample();
   const plan::Explanation explanation =
       explain_one(8, {{.rank = 2, .held_elements = 4096, .orthogonalize_ns = 10, .start_ns = 5, .load_ns = 300'000}});
-  const Json json = Json::parse(plan_json(sample.report(), &explanation))["explanation"];
+  const Json json = Json::parse(plan_json(sample.report(), {.explanation = &explanation}))["explanation"];
   EXPECT_EQ(json["parameter"], "square");
   EXPECT_EQ(json["layout"], "fsdp: shard(0)");
   EXPECT_EQ(json["matrix_count"], 8);

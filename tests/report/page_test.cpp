@@ -73,6 +73,25 @@ TEST(Page, CurvesKeepEveryBitAndGaps) {
   EXPECT_EQ(page_data(page).at("charts")[0].at("curves")[0].at("y"), (Json{third, nullptr, 2.0}));
 }
 
+TEST(Page, ACurveHasABandOnlyIfItIsGiven) {
+  Page page;
+  page.charts = {{.title = "loss",
+                  .curves = {{.name = "mean", .x = {0, 1}, .y = {2, 1}, .low = {1.5, 0.5}, .high = {2.5, 1.5}},
+                             {.name = "one", .x = {0}, .y = {2}}}}};
+  const Json curves = page_data(page).at("charts")[0].at("curves");
+  EXPECT_EQ(curves[0].at("low"), (Json{1.5, 0.5}));
+  EXPECT_EQ(curves[0].at("high"), (Json{2.5, 1.5}));
+  EXPECT_FALSE(curves[1].contains("low"));
+}
+
+TEST(Page, TablesOfWordsAreKept) {
+  Page page;
+  page.tables = {{.title = "Parameters", .lead = "All.", .heads = {"parameter", "shape"}, .rows = {{"wte", "2×3"}}}};
+  const Json table = page_data(page).at("tables")[0];
+  EXPECT_EQ(table.at("heads"), (Json{"parameter", "shape"}));
+  EXPECT_EQ(table.at("rows")[0][1], "2×3");
+}
+
 TEST(Page, WavesOfAMapAreRuns) {
   Page page;
   page.maps = {{.owner = {3, 1, 2, 0}, .wave = {0, 0, 0, 2}, .repeated = {-1, -1, 0, 0}}};

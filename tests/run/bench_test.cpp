@@ -28,6 +28,10 @@ TEST(Bench, RunsEveryPlanOnTheSameSteps) {
     EXPECT_EQ(r.step_ns, results[2][i].step_ns);
     EXPECT_EQ(r.messages, results[2][i].messages);
     EXPECT_GT(r.messages, 0);
+    EXPECT_GT(r.exchanges_max, 0);
+    EXPECT_LE(r.exchanges_max, r.collectives);
+    EXPECT_GE(r.transfers_max, r.exchanges_max);
+    EXPECT_LE(r.transfers_max, 2 * r.messages);
     EXPECT_GT(r.kernels, 0);
     ASSERT_EQ(r.timelines.size(), 3U);
     EXPECT_TRUE(results[1][i].timelines.empty());

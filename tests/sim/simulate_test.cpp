@@ -277,6 +277,51 @@ TEST(Simulate, ThePaddedBaselineDoesNotFitWhereItRanOutOfMemory) {
   EXPECT_TRUE(simulate(problem, plan_of(problem, cluster, Strategy::kGlobal), cluster).fits);
 }
 
+// xtuner before #1716 pads every batch with a weight, a gradient and a momentum per missing tensor. One matrix of 4 x 2
+// on 4 ranks lacks 3: a rank holds 2 elements of each, of 4 bytes; launches, then 12 bytes of zeros, 14 for momentum
+// and 10 to apply per element, at 10 bytes per microsecond.
+TEST(Simulate, CountsTheTensorsThatPaddingCreates) {
+  const Problem problem = one_parameter({4, 2}, 4);
+  Cluster cluster = simple_cluster();
+  cluster.launch_ns = 50;
+  cluster.cost.memory_mbps = 10;
+  const Padding padding = simulate(problem, plan_of(problem, cluster, Strategy::kChunked), cluster).padding;
+  EXPECT_EQ(padding.tensors, 9);
+  EXPECT_EQ(padding.bytes, 3 * 2 * 12);
+  EXPECT_EQ(padding.ns, 9 * 50 + 3 * 2 * (12 + 14 + 10) * 100);
+  EXPECT_EQ(simulate(problem, plan_of(problem, cluster), cluster).padding.tensors, 0);
+}
+
+// Experts are padded as one tensor each layer: 60 layers on W ranks lack W - 60 of each of their shapes. What a rank
+// holds of them is bounded, because its shard of each shrinks; their number grows with the ranks.
+TEST(Simulate, PaddingGrowsWithTheRanksInTensorsAndIsBoundedInBytes) {
+  const Cluster cluster = Cluster::load("h100-ib", "");
+  const auto on = [&](const char* mesh) {
+    const Problem problem = preset("moe-397b", mesh);
+    return simulate(problem, plan_of(problem, cluster, Strategy::kChunked), cluster);
+  };
+  const Simulation few = on("fsdp=128");
+  const Simulation twice = on("fsdp=256");
+  const Simulation many = on("fsdp=512");
+  EXPECT_EQ(many.padding.tensors - twice.padding.tensors, 2 * (twice.padding.tensors - few.padding.tensors));
+  EXPECT_GT(many.padding.tensors, 3 * few.padding.tensors);
+  EXPECT_GT(many.padding.bytes, few.padding.bytes);
+  EXPECT_LT(many.padding.bytes, 2 * few.padding.bytes);
+  EXPECT_GT(many.padding.ns, few.padding.ns);
+}
+
+// With EP 8, dense weights are replicas on 16 ranks each, and #1716 orthogonalizes all of them in each: it measured
+// 1019 ms against 491 without EP.
+TEST(Simulate, ExpertParallelismSlowsTheRoutedPathsAsPublished) {
+  const Cluster cluster = Cluster::load("h100-ib", "");
+  const auto step = [&](const char* mesh, Strategy strategy) {
+    const Problem problem = preset("moe-397b", mesh);
+    return static_cast<double>(simulate(problem, plan_of(problem, cluster, strategy), cluster).step_ns);
+  };
+  EXPECT_GT(step("fsdp=16,ep=8", Strategy::kRouted), 1.5 * step("fsdp=128", Strategy::kRouted));
+  EXPECT_LT(step("fsdp=16,ep=8", Strategy::kGlobal), 1.2 * step("fsdp=128", Strategy::kGlobal));
+}
+
 // 12 x 10 over 2 ranks: 60 elements each of f32 weights and gradients and f32 momentum; 12 mean squares of rows at the
 // owner; and the scratch.
 TEST(Simulate, CountsWeightsGradientsStateAndScratch) {

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "plan/replicas.h"
 #include "support/check_scratch.h"
 #include "support/oracle.h"
 
@@ -239,8 +240,13 @@ class Checker {
   // The ranks that orthogonalize a matrix: those where all of it arrives, or of those that gather only to send, its
   // owner.
   std::vector<int32_t> orthogonalizers(int32_t j) {
-    if (plan_.waves[plan_.wave[j]].transport == Transport::kGatherReduce) return {plan_.owner[j]};
     std::set<int32_t> ranks;
+    if (plan_.waves[plan_.wave[j]].transport == Transport::kGatherReduce) {
+      for (int32_t r = 0; r < problem_.ranks; ++r) {
+        if (plan::owner_for(catalog_, plan_, j, r) == r) ranks.insert(r);
+      }
+      return {ranks.begin(), ranks.end()};
+    }
     for (const auto& [pair, count] : arrived_[{catalog_.parameter_of(j), j, matrices_[j][0]}])
       ranks.insert(pair.second);
     return {ranks.begin(), ranks.end()};
@@ -334,7 +340,7 @@ class Checker {
           require(count == (sums_replicas(j) && !gathered ? copies_[j] : 1), "element {} of matrix {} comes {} times",
                   element, j, count);
         }
-        if (each) check_owners(j, copies);
+        if (each && !gathered) check_owners(j, copies);
         if (gathered) require(static_cast<int32_t>(copies.size()) == holders_[j], "matrix {} misses a holder", j);
         const bool owner_holds = holds(plan_.owner[j], p, element);
         require(!owner_holds || arrived_[{p, j, element}].contains({plan_.owner[j], plan_.owner[j]}),
@@ -397,6 +403,7 @@ class Checker {
           const bool any_holder = matrix && plan_.waves[plan_.wave[j]].transport == Transport::kGather;
           if (matrix && in_each_replica(j)) {
             require(arrived_[{p, j, element}].contains({rank, updater}), "matrix {} returns from another replica", j);
+            require(updater == plan::owner_for(catalog_, plan_, j, rank), "matrix {} returns from rank {}", j, updater);
           } else if (matrix && !any_holder) {
             require(updater == plan_.owner[j], "matrix {} returns from rank {}", j, updater);
           }

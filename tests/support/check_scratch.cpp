@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "plan/normuon_statistics_routes.h"
+#include "plan/replicas.h"
 
 namespace muster::test {
 
@@ -103,9 +104,13 @@ int64_t ScratchCheck::workspace(int32_t j) const {
   const auto n = static_cast<int64_t>(facts_.matrices[j].size());
   const int64_t compute = facts_.options.cost.compute_bytes;
   const int64_t s = std::min(facts_.catalog.rows(j), facts_.catalog.columns(j));
-  const int64_t lines = 16 * (facts_.catalog.rows(j) + facts_.catalog.columns(j));
-  return align(n * byte_size(facts_.problem.wire)) + n * std::max<int64_t>(4, compute) + (2 * n + 4 * s * s) * compute +
-         lines + 4096;
+  const int64_t lines = facts_.catalog.rows(j) + facts_.catalog.columns(j);
+  // What the spectral cap takes for a sketch of at most 96 columns lies where the four Gram matrices do later.
+  const int64_t r = s == 1 ? 0 : std::min<int64_t>(96, (s + 31) / 32 * 32);
+  const int64_t cap = r * (2 * lines + 2 * std::max(facts_.catalog.rows(j), facts_.catalog.columns(j))) * compute +
+                      r * r * (lines / 128 + 8) * 4;
+  return align(n * byte_size(facts_.problem.wire)) + n * std::max<int64_t>(4, compute) + 2 * n * compute +
+         std::max(4 * s * s * compute, cap) + 16 * lines + 4096;
 }
 
 // Matrices are put together by their owners, or where holders gather, by all of them.
@@ -119,7 +124,8 @@ void ScratchCheck::count_matrices() {
     tight_ = tight_ && transport == Transport::kRagged && (!in_each_replica(j) || is_home(j));
     tight_ = tight_ && !facts_.catalog.class_at(j).lines_elsewhere;
     for (int32_t r = 0; r < facts_.problem.ranks; ++r) {
-      const bool owns = in_each_replica(j) ? assemblers_.contains({j, r}) : r == plan.owner[j];
+      const bool owns = in_each_replica(j) && !gathered ? assemblers_.contains({j, r})
+                                                        : plan::owner_for(facts_.catalog, plan, j, r) == r;
       const bool assembles = gathered ? facts_.catalog.holders_of(j).find(r) != nullptr : owns;
       const bool orthogonalizes = owns || (assembles && transport == Transport::kGather);
       const bool keeps_lines = plan::keeps_all_lines(facts_.catalog, facts_.catalog.class_at(j), r);
@@ -133,8 +139,11 @@ void ScratchCheck::count_matrices() {
   for (int32_t w = 0; w < static_cast<int32_t>(plan.waves.size()); ++w) {
     for (const ZeroMatrix& zero : plan.waves[w].zeros) {
       const auto n = static_cast<int64_t>(facts_.matrices[zero.like].size());
-      buffers_[{zero.owner, w}].assembled += align(n * byte_size(facts_.problem.wire));
-      workspace_[zero.owner] = std::max(workspace_[zero.owner], workspace(zero.like));
+      for (int32_t r = 0; r < facts_.problem.ranks; ++r) {
+        if (plan::owner_for(facts_.catalog, plan, zero, r) != r) continue;
+        buffers_[{r, w}].assembled += align(n * byte_size(facts_.problem.wire));
+        workspace_[r] = std::max(workspace_[r], workspace(zero.like));
+      }
     }
   }
 }

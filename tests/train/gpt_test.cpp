@@ -31,7 +31,7 @@ std::vector<int32_t> sample_tokens(const ModelConfig& config) {
   return tokens;
 }
 
-using Options = std::tuple<AttentionStorage, Activation, bool, bool, bool>;
+using Options = std::tuple<AttentionStorage, Activation, bool, ResidualScale, bool>;
 
 class Derivatives : public testing::TestWithParam<Options> {
  protected:
@@ -77,15 +77,19 @@ std::string option_name(const testing::TestParamInfo<Options>& info) {
                               : attention == AttentionStorage::kFused  ? "fused"
                                                                        : "shared";
   return storage + (activation == Activation::kRelu2 ? "_relu2" : "_gelu") + (gates ? "_gates" : "") +
-         (scale ? "_scale" : "") + (tied ? "_tied" : "");
+         (scale == ResidualScale::kWeights  ? "_scale"
+          : scale == ResidualScale::kOutput ? "_after"
+                                            : "") +
+         (tied ? "_tied" : "");
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryOption, Derivatives,
-                         testing::Combine(testing::Values(AttentionStorage::kSeparate, AttentionStorage::kFused,
-                                                          AttentionStorage::kShared),
-                                          testing::Values(Activation::kRelu2, Activation::kGelu), testing::Bool(),
-                                          testing::Bool(), testing::Bool()),
-                         option_name);
+INSTANTIATE_TEST_SUITE_P(
+    EveryOption, Derivatives,
+    testing::Combine(testing::Values(AttentionStorage::kSeparate, AttentionStorage::kFused, AttentionStorage::kShared),
+                     testing::Values(Activation::kRelu2, Activation::kGelu), testing::Bool(),
+                     testing::Values(ResidualScale::kNone, ResidualScale::kWeights, ResidualScale::kOutput),
+                     testing::Bool()),
+    option_name);
 
 TEST(Gpt, AddsToGradients) {
   const ModelConfig config = tiny();
@@ -117,6 +121,20 @@ TEST(Gpt, DoesNotLookAhead) {
   EXPECT_NEAR(sum, 1, 1e-12);
 }
 
+// (s W) y and s (W y) are the same function of the same weights, but for rounding.
+TEST(Gpt, ScalesTheOutputProjectionInItsWeightsOrAfter) {
+  ModelConfig config = tiny();
+  const WeightMap map = map_weights(config);
+  const std::vector<double> weights = numbers(map.elements, 1, 0.5);
+  const std::vector<int32_t> tokens = sample_tokens(config);
+  std::vector<double> in_weights(weights.size());
+  const double loss = Gpt<double>(config, map, kSequences).loss_and_gradients(weights, tokens, 1, in_weights);
+  config.residual_scale = ResidualScale::kOutput;
+  std::vector<double> after(weights.size());
+  EXPECT_NEAR(Gpt<double>(config, map, kSequences).loss_and_gradients(weights, tokens, 1, after), loss, 1e-12);
+  for (size_t i = 0; i < after.size(); ++i) EXPECT_NEAR(after[i], in_weights[i], 1e-12);
+}
+
 TEST(Gpt, StoresOneModelInThreeWays) {
   const std::vector<int32_t> tokens = sample_tokens(tiny());
   std::vector<double> losses;
@@ -143,7 +161,8 @@ TEST(Model, StoresEverythingInTheShapeOfTheMlp) {
   const WeightMap map = map_weights(config);
   const Shape wide{config.width, 4 * config.width};
   for (const Tensor& tensor : map.tensors) {
-    if (tensor.role != Role::kAttention && tensor.role != Role::kMlp) continue;
+    if (tensor.role == Role::kEmbedding || tensor.role == Role::kHead || tensor.role == Role::kScales) continue;
+    if (tensor.role == Role::kGate) continue;
     EXPECT_EQ(tensor.shape, wide) << tensor.name;
   }
 }

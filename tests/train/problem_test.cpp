@@ -1,6 +1,8 @@
 #include "train/problem.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -55,6 +57,44 @@ TEST(TrainProblem, GivesEveryRoleItsAlgorithm) {
   recipe.algorithm = kAdamW;
   EXPECT_EQ(algorithms(), std::vector(6, kAdamW));
   EXPECT_EQ(find(problem_of(recipe), "layers.0.gate").norm_axis, NormAxis::kRows);
+}
+
+// modded-nanogpt #168: gates by rows, and the output projections along the other dimension than the rest.
+TEST(TrainProblem, SaysAlongWhichAxisNorMuonNormalizes) {
+  using enum AttentionStorage;
+  for (const AttentionStorage storage : {kSeparate, kFused}) {
+    Recipe recipe = sample(storage);
+    recipe.gate_axis = NormAxis::kLonger;
+    recipe.output_axis = NormAxis::kColumns;
+    const Problem problem = problem_of(recipe);
+    EXPECT_EQ(find(problem, "layers.0.gate").norm_axis, NormAxis::kLonger);
+    EXPECT_EQ(find(problem, "layers.1.o").norm_axis, NormAxis::kColumns);
+    EXPECT_EQ(find(problem, storage == kFused ? "layers.1.qkv" : "layers.1.q").norm_axis, NormAxis::kLonger);
+  }
+  Recipe recipe = sample(kShared);
+  recipe.output_axis = NormAxis::kColumns;
+  const Problem problem = problem_of(recipe);
+  EXPECT_NO_THROW(validate(problem));
+  const MatrixSpec& matrices = find(problem, "layers.1.qkvo").matrices;
+  ASSERT_EQ(matrices.rows.size(), 4U);
+  EXPECT_EQ(matrices.rows[3].norm_axis, NormAxis::kColumns);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(matrices.rows[i].norm_axis, std::nullopt);
+}
+
+TEST(TrainProblem, MultipliesTheLearningRateByRole) {
+  for (const AttentionStorage storage :
+       {AttentionStorage::kSeparate, AttentionStorage::kFused, AttentionStorage::kShared}) {
+    Recipe recipe = sample(storage);
+    recipe.attention_lr_mul = 2;
+    recipe.up_lr_mul = 3;
+    recipe.down_lr_mul = 4;
+    const std::map<std::string, double> expected = {{"q", 2},   {"k", 2},    {"v", 2},  {"o", 2},
+                                                    {"qkv", 2}, {"qkvo", 2}, {"up", 3}, {"down", 4}};
+    for (const Parameter& p : problem_of(recipe).parameters) {
+      const auto found = expected.find(p.name.substr(p.name.rfind('.') + 1));
+      EXPECT_EQ(p.multiplier, found == expected.end() ? 1 : found->second) << p.name;
+    }
+  }
 }
 
 TEST(Shards, HoldEverythingOnceAReplica) {

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -5,6 +6,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "muster/error.h"
 #include "support/run_ranks.h"
@@ -117,14 +119,21 @@ TEST(Train, StoresWeightsTogetherOrApart) {
 // What the recipe says must reach the optimizer: each of these changes what is learnt.
 TEST(Train, DoesWhatTheRecipeSays) {
   const TrainResult usual = run(tiny(), {{"fsdp", 1}});
-  const std::pair<const char*, const char*> changes[] = {
-      {"layers", "1"},     {"width", "24"},       {"heads", "2"},
-      {"mlp", "gelu"},     {"gates", "off"},      {"residual-scale", "off"},
-      {"tied", "on"},      {"seed", "2"},         {"steps", "7"},
-      {"batch", "5"},      {"optimizer", "muon"}, {"optimizer", "adamw"},
-      {"normuon", "mlp"},  {"lr", "0.03"},        {"adamw-lr", "0.002"},
-      {"momentum", "0.8"}, {"weight-decay", "1"}, {"coefficients", "jordan"},
-      {"wire", "f32"},     {"dtype", "bf16"}};
+  const std::pair<const char*, const char*> changes[] = {{"layers", "1"},          {"width", "24"},
+                                                         {"heads", "2"},           {"mlp", "gelu"},
+                                                         {"gates", "off"},         {"residual-scale", "off"},
+                                                         {"tied", "on"},           {"seed", "2"},
+                                                         {"steps", "7"},           {"batch", "5"},
+                                                         {"optimizer", "muon"},    {"optimizer", "adamw"},
+                                                         {"normuon", "mlp"},       {"lr", "0.03"},
+                                                         {"adamw-lr", "0.002"},    {"momentum", "0.8"},
+                                                         {"weight-decay", "1"},    {"coefficients", "jordan"},
+                                                         {"wire", "f32"},          {"dtype", "bf16"},
+                                                         {"schedule", "cooldown"}, {"schedule", "cosine"},
+                                                         {"final-lr", "0.5"},      {"gate-axis", "columns"},
+                                                         {"wo-axis", "columns"},   {"step-scale", "none"},
+                                                         {"step-scale", "fan"},    {"attention-lr-mul", "2"},
+                                                         {"up-lr-mul", "2"},       {"down-lr-mul", "4"}};
   for (const auto& [flag, value] : changes) {
     Recipe recipe = tiny();
     for (const RecipeField& field : recipe_fields()) {
@@ -132,7 +141,12 @@ TEST(Train, DoesWhatTheRecipeSays) {
     }
     EXPECT_NE(run(recipe, {{"fsdp", 1}}).final_loss, usual.final_loss) << flag;
   }
-  // These have a say only beside others.
+  // These have a say only with others.
+  Recipe cooled = tiny();
+  cooled.schedule.form = Schedule::Form::kCooldown;
+  const double half = run(cooled, {{"fsdp", 1}}).final_loss;
+  cooled.schedule.cooldown = 0.25;
+  EXPECT_NE(run(cooled, {{"fsdp", 1}}).final_loss, half) << "cooldown";
   Recipe first = tiny();
   first.weight_decay = 1;
   first.dtype = Dtype::kBf16;
@@ -143,6 +157,64 @@ TEST(Train, DoesWhatTheRecipeSays) {
     }
     EXPECT_NE(run(second, {{"fsdp", 1}}).losses, run(first, {{"fsdp", 1}}).losses) << flag;
   }
+}
+
+// What decides the losses must not depend on the ranks: schedules, axes and multipliers included.
+TEST(Train, LearnsTheSameOnAnyRanksWithEverySchedule) {
+  for (const AttentionStorage storage :
+       {AttentionStorage::kSeparate, AttentionStorage::kFused, AttentionStorage::kShared}) {
+    Recipe recipe = tiny();
+    recipe.model.attention = storage;
+    recipe.model.residual_scale = ResidualScale::kOutput;
+    recipe.schedule = {.form = Schedule::Form::kCooldown, .cooldown = 0.4, .final_rate = 0.1, .extension = 2};
+    recipe.gate_axis = NormAxis::kLonger;
+    recipe.output_axis = NormAxis::kColumns;
+    recipe.step_scale = StepScale::kNone;
+    recipe.attention_lr_mul = 2;
+    recipe.down_lr_mul = 4;
+    const TrainOptions options{.eval_every = 3};
+    const TrainResult one = run(recipe, {{"fsdp", 1}}, options);
+    EXPECT_EQ(one.losses.size(), 8U) << "the scheduled steps, and the extension";
+    recipe.schedule.form = Schedule::Form::kCosine;
+    const TrainResult cosine = run(recipe, {{"fsdp", 1}}, options);
+    EXPECT_NE(cosine.final_loss, one.final_loss);
+    for (const std::vector<MeshAxis>& axes :
+         {std::vector<MeshAxis>{{"fsdp", 3}}, {{"replicate", 2}}, {{"replicate", 2}, {"fsdp", 2}}}) {
+      recipe.schedule.form = Schedule::Form::kCooldown;
+      const TrainResult more = run(recipe, axes, options);
+      expect_equal(more, one);
+      EXPECT_EQ(more.held_out, one.held_out);
+      recipe.schedule.form = Schedule::Form::kCosine;
+      expect_equal(run(recipe, axes, options), cosine);
+    }
+  }
+}
+
+TEST(Train, ComputesHeldOutLossesOnTheWay) {
+  std::vector<HeldOut> told;
+  TrainOptions options{.eval_every = 4};
+  options.evaluated = [&](const HeldOut& one) { told.push_back(one); };
+  const TrainResult with = run(tiny(), {{"fsdp", 1}}, options);
+  std::vector<int64_t> steps;
+  for (const HeldOut& one : with.held_out) steps.push_back(one.step);
+  EXPECT_EQ(steps, (std::vector<int64_t>{0, 4, 6}));
+  EXPECT_EQ(told, with.held_out);
+  EXPECT_EQ(with.held_out.back().loss, with.final_loss);
+  EXPECT_LT(with.held_out.back().loss, with.held_out.front().loss);
+  expect_equal(with, run(tiny(), {{"fsdp", 1}}));
+  EXPECT_TRUE(run(tiny(), {{"fsdp", 1}}).held_out.empty());
+}
+
+TEST(Train, AveragesHeldOutLossesOverRuns) {
+  std::vector<TrainResult> runs(2);
+  runs[0].held_out = {{0, 4}, {5, 2}, {7, 1}};
+  runs[1].held_out = {{0, 5}, {5, 4}};
+  const std::vector<HeldOutSpread> spread = held_out_spread(runs);
+  ASSERT_EQ(spread.size(), 2U) << "step 7 is of one run only";
+  EXPECT_EQ(spread[1].step, 5);
+  EXPECT_EQ(spread[1].mean, 3);
+  EXPECT_DOUBLE_EQ(spread[1].deviation, std::sqrt(2.0));
+  EXPECT_TRUE(std::isnan(held_out_spread({runs.data(), 1})[0].deviation));
 }
 
 class Checkpoints : public testing::Test {
@@ -169,6 +241,41 @@ TEST_F(Checkpoints, GoOnAsIfNothingHadHappened) {
     EXPECT_EQ(resumed.step_ns.size(), 2U);
     expect_equal(resumed, whole);
   }
+}
+
+TEST_F(Checkpoints, GoOnInTheMiddleOfASchedule) {
+  for (const Schedule::Form form : {Schedule::Form::kCooldown, Schedule::Form::kCosine}) {
+    Recipe recipe = tiny();
+    recipe.schedule = {.form = form, .final_rate = 0.1, .extension = 3};
+    const TrainOptions whole{.eval_every = 2};
+    const TrainResult expected = run(recipe, {{"fsdp", 2}}, whole);
+    // In the falling part, and again in the extension.
+    run(recipe, {{"fsdp", 2}}, {.until = 4, .save = folder_, .eval_every = 2});
+    EXPECT_EQ(read_position(folder_).held_out.size(), 3U);
+    run(recipe, {{"fsdp", 3}}, {.until = 7, .save = folder_, .resume = folder_, .eval_every = 2});
+    const TrainResult resumed = run(recipe, {{"fsdp", 1}}, {.resume = folder_, .eval_every = 2});
+    expect_equal(resumed, expected);
+    EXPECT_EQ(resumed.held_out, expected.held_out);
+    std::filesystem::remove_all(folder_);
+  }
+}
+
+// Trainings saved before there were schedules go on with the linear one.
+TEST_F(Checkpoints, ReadTheFirstVersion) {
+  run(tiny(), {{"fsdp", 1}}, {.until = 2, .save = folder_});
+  std::ifstream file(folder_ + "/train.json");
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(file);
+  json["version"] = 1;
+  json.erase("held_out");
+  for (const RecipeField& field : recipe_fields()) {
+    if (field.since > 1) json["recipe"].erase(std::string(field.name));
+  }
+  std::ofstream(folder_ + "/train.json") << json.dump();
+  expect_equal(run(tiny(), {{"fsdp", 2}}, {.resume = folder_}), run(tiny(), {{"fsdp", 2}}));
+  json["version"] = 2;
+  EXPECT_THROW(parse_position(json.dump(), "a file"), InvalidArgument) << "version 2 has all fields";
+  json["version"] = 3;
+  EXPECT_THROW(parse_position(json.dump(), "a file"), InvalidArgument);
 }
 
 TEST_F(Checkpoints, AreTheLastThatWasWhole) {
@@ -254,11 +361,19 @@ TEST(Recipe, ReadsWhatItWrites) {
 
 TEST(Recipe, RefusesWhatMakesNoSense) {
   Recipe recipe;
-  const std::pair<const char*, const char*> bad[] = {
-      {"layers", "0"},    {"layers", "two"},    {"layers", ""},       {"width", "1.5"},      {"lr", "-1"},
-      {"lr", "nan"},      {"lr", "1e9"},        {"momentum", "1.01"}, {"optimizer", "adam"}, {"gates", "yes"},
-      {"attention", "q"}, {"mlp", "swiglu"},    {"dtype", "f16"},     {"coefficients", "x"}, {"seed", "-1"},
-      {"slots", "0"},     {"batch", "99999999"}};
+  const std::pair<const char*, const char*> bad[] = {{"layers", "0"},       {"layers", "two"},
+                                                     {"layers", ""},        {"width", "1.5"},
+                                                     {"lr", "-1"},          {"lr", "nan"},
+                                                     {"lr", "1e9"},         {"momentum", "1.01"},
+                                                     {"optimizer", "adam"}, {"gates", "yes"},
+                                                     {"attention", "q"},    {"mlp", "swiglu"},
+                                                     {"dtype", "f16"},      {"coefficients", "x"},
+                                                     {"seed", "-1"},        {"slots", "0"},
+                                                     {"batch", "99999999"}, {"schedule", "step"},
+                                                     {"cooldown", "1.1"},   {"final-lr", "2"},
+                                                     {"extension", "-1"},   {"gate-axis", "heads"},
+                                                     {"wo-axis", "longer"}, {"step-scale", "x"},
+                                                     {"up-lr-mul", "-1"},   {"residual-scale", "before"}};
   for (const auto& [flag, value] : bad) {
     for (const RecipeField& field : recipe_fields()) {
       if (field.name != flag) continue;
@@ -271,6 +386,18 @@ TEST(Recipe, RefusesWhatMakesNoSense) {
   recipe = {};
   recipe.model.heads = 3;
   EXPECT_THROW(validate(recipe), InvalidArgument);
+  recipe = {};
+  recipe.schedule.cooldown = 0.2;
+  EXPECT_THROW(validate(recipe), InvalidArgument) << "without the schedule that it is for";
+  recipe.schedule.form = Schedule::Form::kCooldown;
+  EXPECT_NO_THROW(validate(recipe));
+  recipe.schedule.cooldown = 0;
+  EXPECT_THROW(validate(recipe), InvalidArgument);
+  recipe = {};
+  recipe.schedule.extension = 5;
+  EXPECT_THROW(validate(recipe), InvalidArgument) << "at a learning rate of 0";
+  recipe.schedule.final_rate = 0.1;
+  EXPECT_NO_THROW(validate(recipe));
   EXPECT_NO_THROW(validate(Recipe{}));
 }
 

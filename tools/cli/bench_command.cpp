@@ -72,8 +72,9 @@ std::string table_text(const Outcome& outcome) {
       fmt::format("{} on {} ({}), {}: medians of {}, taken in turn\n\n", plan_text::printable(outcome.problem.model),
                   plan_text::counted_text(outcome.problem.ranks, "rank"), ranks.comm(), how_text(outcome),
                   plan_text::counted_text(outcome.steps, "step"));
-  std::vector<std::string> heads{"strategy", "waves",   "step ms", "min",     "host ms", "calls",    "messages",
-                                 "sent",     "kernels", "scratch", "padding", "equal",   "speed-up", "predicted"};
+  std::vector<std::string> heads{"strategy", "waves",     "step ms",   "min",      "host ms", "calls",
+                                 "messages", "exchanges", "transfers", "sent",     "kernels", "scratch",
+                                 "padding",  "equal",     "speed-up",  "predicted"};
   if (ranks.cuda()) heads.insert(heads.end(), {"steady ms", "first s"});
   report::Columns columns(heads);
   const double first = step_ms(outcome.results.front());
@@ -86,6 +87,8 @@ std::string table_text(const Outcome& outcome) {
                                  fmt::format("{:.2f}", milliseconds(run::median(r.host_ns))),
                                  plan_text::grouped_text(r.collectives),
                                  plan_text::grouped_text(r.messages),
+                                 plan_text::grouped_text(r.exchanges_max),
+                                 plan_text::grouped_text(r.transfers_max),
                                  plan_text::bytes_text(r.bytes_sent_max),
                                  plan_text::grouped_text(r.kernels),
                                  plan_text::bytes_text(r.scratch_bytes_max),
@@ -125,6 +128,8 @@ std::string json_text(const Outcome& outcome) {
                     {"first_step_s", seconds(r.first_step_ns)},
                     {"collectives", r.collectives},
                     {"messages", r.messages},
+                    {"exchanges_max", r.exchanges_max},
+                    {"transfers_max", r.transfers_max},
                     {"bytes_sent_max", r.bytes_sent_max},
                     {"kernels", r.kernels},
                     {"scratch_bytes_max", r.scratch_bytes_max},

@@ -17,9 +17,12 @@
 #include "plan_choice.h"
 #include "plan_others.h"
 #include "plan_text/explain_text.h"
+#include "plan_text/parameter_table.h"
 #include "plan_text/plan_json.h"
 #include "plan_text/plan_table.h"
 #include "plan_text/text.h"
+#include "plan_text/words.h"
+#include "report/columns.h"
 
 namespace muster::cli {
 namespace {
@@ -33,8 +36,29 @@ struct PlanArguments {
   std::string groups;
   std::string explain;
   std::string html;
+  bool parameters = false;
   bool json = false;
 };
+
+report::TextTable parameter_table(const std::vector<plan_text::ParameterRow>& rows) {
+  report::TextTable table{
+      .title = "Parameters",
+      .lead = "Every parameter, how it lies on the ranks, and which of them update it.",
+      .heads = {"parameter", "shape", "elements", "dtype", "layout", "algorithm", "matrices", "updated by", "ranks"}};
+  int64_t elements = 0;
+  int64_t matrices = 0;
+  for (const plan_text::ParameterRow& row : rows) {
+    elements += row.elements;
+    matrices += row.matrices;
+    table.rows.push_back({plan_text::printable(row.name), plan_text::shape_words(row.shape),
+                          plan_text::grouped_text(row.elements), std::string(plan_text::word(row.dtype)), row.layout,
+                          std::string(plan_text::word(row.algorithm)), plan_text::grouped_text(row.matrices),
+                          std::string(plan_text::word(row.update)), plan_text::ranks_words(row.owners)});
+  }
+  table.rows.push_back({fmt::format("{} in all", plan_text::grouped_text(std::ssize(rows))), "",
+                        plan_text::grouped_text(elements), "", "", "", plan_text::grouped_text(matrices), "", ""});
+  return table;
+}
 
 // A flag that the strategy would ignore is refused, so that nobody compares what was never applied.
 void require_strategy(std::string_view flag, Strategy needed, Strategy given) {
@@ -66,6 +90,9 @@ void run(const PlanArguments& arguments) {
     groups = parse_integers("--groups", arguments.groups, {1});
     require_strategy("--groups " + arguments.groups, Strategy::kGrouped, options.strategy);
   }
+  if (arguments.parameters && !arguments.explain.empty()) {
+    throw InvalidArgument("--parameters and --explain " + arguments.explain + " exclude each other");
+  }
   check_html(arguments.html);
   Problem problem = arguments.model.load();
   if (!groups.empty()) problem.group_sizes = groups;
@@ -82,6 +109,8 @@ void run(const PlanArguments& arguments) {
       .cost = options.cost,
       .plan_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count(),
   };
+  std::vector<plan_text::ParameterRow> parameters;
+  if (arguments.parameters) parameters = plan_text::parameter_rows(report);
   std::optional<plan::Explanation> explanation;
   if (!arguments.explain.empty()) {
     explanation = for_flag("--explain", [&] { return plan::explain(problem, plan, options.cost, arguments.explain); });
@@ -90,10 +119,16 @@ void run(const PlanArguments& arguments) {
     report::Page page = plan_page_with_others(report, options);
     if (const std::string part = arguments.model.part_words(); !part.empty())
       page.subtitle = part + " · " + page.subtitle;
+    if (arguments.parameters) page.tables.push_back(parameter_table(parameters));
     write_html(arguments.html, page);
   }
   if (arguments.json) {
-    print(plan_text::plan_json(report, explanation ? &*explanation : nullptr));
+    print(plan_text::plan_json(report, {.explanation = explanation ? &*explanation : nullptr,
+                                        .parameters = arguments.parameters ? &parameters : nullptr}));
+  } else if (arguments.parameters) {
+    report::Columns columns(parameter_table({}).heads);
+    for (const std::vector<std::string>& row : parameter_table(parameters).rows) columns.add(row);
+    print(columns.text(wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff));
   } else if (explanation) {
     print(plan_text::explain_text(report, *explanation));
   } else {
@@ -115,6 +150,8 @@ void add_plan_command(CLI::App& app) {
   add_scratch_option(command, arguments->scratch_mib);
   command.add_option("--cost", arguments->cost, "h200 (default), cpu, or a JSON cost table")->type_name("FILE");
   command.add_option("--explain", arguments->explain, "Say why this parameter goes where it goes")->type_name("PARAM");
+  command.add_flag("--parameters", arguments->parameters,
+                   "Print every parameter: shape, dtype, layout, algorithm, owners; also into the report");
   add_html_option(command, arguments->html);
   add_json_flag(command, arguments->json);
   command.footer("Example: muster plan moe-397b --mesh fsdp=16,ep=8 --scratch-mib 2048");

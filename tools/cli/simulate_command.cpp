@@ -58,8 +58,14 @@ std::string table_text(const Problem& problem, const sim::Cluster& cluster, cons
   }
   out += columns.text(colour);
   for (const SimulatedCase& c : cases) {
-    if (c.options.strategy != Strategy::kGlobal) continue;
-    out += fmt::format("\n  scratch of {}: {}\n", plan_name(c.options), plan_text::scratch_cap_text(c.plan));
+    if (c.options.strategy == Strategy::kGlobal) {
+      out += fmt::format("\n  scratch of {}: {}\n", plan_name(c.options), plan_text::scratch_cap_text(c.plan));
+    }
+    const sim::Padding& padding = c.simulation.padding;
+    if (padding.tensors == 0) continue;
+    out += fmt::format("\n  {}: the code that it reproduces also creates {} tensors of zeros per rank ({}), {} more\n",
+                       name(c.options.strategy), plan_text::grouped_text(padding.tensors),
+                       plan_text::bytes_text(padding.bytes), plan_text::time_text(padding.ns));
   }
   return out;
 }
@@ -84,6 +90,9 @@ std::string json_text(const Problem& problem, const sim::Cluster& cluster, const
                     {"messages", s.messages},
                     {"bytes_sent_total", s.bytes_sent},
                     {"padding_bytes", c.summary.padding_bytes},
+                    {"padding_tensors_max", s.padding.tensors},
+                    {"padding_tensor_bytes_max", s.padding.bytes},
+                    {"padding_ms", milliseconds(s.padding.ns)},
                     {"imbalance", c.summary.imbalance()},
                     {"plan_ms", c.plan_ms}});
   }

@@ -46,6 +46,7 @@ struct TrainArguments {
   std::string target;
   std::string save;
   std::string save_every;
+  std::string eval_every;
   std::string until;
   std::string resume;
   std::string html;
@@ -139,6 +140,7 @@ train::TrainOptions read_options(const TrainArguments& arguments, int64_t runs) 
   train::TrainOptions options{
       .save = arguments.save, .resume = arguments.resume, .trace = !arguments.html.empty() || !arguments.trace.empty()};
   if (!arguments.until.empty()) options.until = parse_integer("--until", arguments.until, kSteps);
+  if (!arguments.eval_every.empty()) options.eval_every = parse_integer("--eval-every", arguments.eval_every, kSteps);
   if (!arguments.save_every.empty()) {
     options.save_every = parse_integer("--save-every", arguments.save_every, kSteps);
     if (options.save.empty()) throw InvalidArgument("--save-every " + arguments.save_every + ": needs --save");
@@ -167,7 +169,7 @@ class Teller {
   void step(int64_t done, const train::TrainedStep& step) {
     tell(std::exchange(heading_, ""));
     constexpr int64_t kLines = 10;
-    const int64_t steps = outcome_.recipe.steps;
+    const int64_t steps = outcome_.recipe.all_steps();
     const auto tokens = static_cast<double>(outcome_.recipe.batch * outcome_.recipe.model.context);
     const double tokens_per_s = tokens * 1e9 / static_cast<double>(step.total_ns);
     const double share = static_cast<double>(step.optimizer_ns) / static_cast<double>(step.total_ns);
@@ -177,6 +179,11 @@ class Teller {
                             plan_text::grouped_text(std::llround(tokens_per_s)), 100 * share));
     const int64_t stride = std::max<int64_t>(1, steps / kLines);
     if (done == 1 || done % stride == 0 || done == steps) tell(train_line(done, step.loss, tokens_per_s, share));
+  }
+
+  void evaluated(const train::HeldOut& one) {
+    tell(std::exchange(heading_, ""));
+    tell(fmt::format("step {:>5}  held-out loss {:.4f}\n", one.step, one.loss));
   }
 
   void tell(const std::string& text) {
@@ -244,7 +251,10 @@ void run(const TrainArguments& arguments) {
   arguments.processes.run(ranks, [&](Communicator& communicator, const Device&) {
     const bool first = communicator.rank() == 0;
     train::TrainOptions own = options;
-    if (first) own.progress = [&](int64_t done, const train::TrainedStep& step) { teller.step(done, step); };
+    if (first) {
+      own.progress = [&](int64_t done, const train::TrainedStep& step) { teller.step(done, step); };
+      own.evaluated = [&](const train::HeldOut& one) { teller.evaluated(one); };
+    }
     for (int64_t i = 0; i < runs; ++i) {
       train::Recipe recipe = outcome.recipe;
       recipe.seed += static_cast<uint64_t>(i);
@@ -307,8 +317,11 @@ void add_train_command(CLI::App& app) {
       ->type_name("LOSS");
   command.add_option("--save", arguments->save, "Write a checkpoint at the end")->type_name("DIR");
   command.add_option("--save-every", arguments->save_every, "Also write one every N steps")->type_name("N");
+  command.add_option("--eval-every", arguments->eval_every, "Compute the held-out loss every N steps")->type_name("N");
   command.add_option("--until", arguments->until, "Stop after step N, as if interrupted")->type_name("N");
-  command.add_option("--resume", arguments->resume, "Continue from a checkpoint, with its recipe, on any ranks")
+  command
+      .add_option("--resume", arguments->resume,
+                  "Continue from a checkpoint, on any ranks; flags that are not given are its own")
       ->type_name("DIR");
   add_html_option(command, arguments->html, "--html,--report");
   command.add_option("--trace", arguments->trace, "Write the last step, for Perfetto")->type_name("F.json");

@@ -26,8 +26,15 @@ std::string field(const train::Recipe& recipe, std::string_view name) {
 // JSON has no NaN.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
+Json held_out_json(const TrainResult& run) {
+  Json list = Json::array();
+  for (const train::HeldOut& one : run.held_out) list.push_back({{"step", one.step}, {"loss", one.loss}});
+  return list;
+}
+
 Json run_json(const TrainResult& run) {
   return {{"losses", run.losses},
+          {"held_out", held_out_json(run)},
           {"final_loss", run.final_loss},
           {"unigram_entropy", run.unigram_entropy},
           {"tokens_per_s", run.tokens_per_s()},
@@ -156,6 +163,10 @@ std::string train_json(const TrainOutcome& outcome) {
     json["target"] = outcome.target ? Json(*outcome.target) : Json();
     json["time_mean"] = number(train::mean(seconds));
     json["time_std"] = number(train::standard_deviation(seconds));
+    json["held_out_mean"] = Json::array();
+    for (const train::HeldOutSpread& at : train::held_out_spread(outcome.runs)) {
+      json["held_out_mean"].push_back({{"step", at.step}, {"mean", number(at.mean)}, {"std", number(at.deviation)}});
+    }
     json["runs"] = Json::array();
     for (const TrainResult& run : outcome.runs) json["runs"].push_back(run_json(run));
   }

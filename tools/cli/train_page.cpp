@@ -59,6 +59,25 @@ report::CurveChart loss_chart(const TrainOutcome& outcome) {
   return chart;
 }
 
+// Of several runs, the mean and how far they are apart.
+report::CurveChart held_out_chart(const TrainOutcome& outcome) {
+  report::CurveChart chart{.title = "Held-out loss", .x_label = "step", .y_label = "nats per token"};
+  const bool several = outcome.runs.size() > 1;
+  Curve curve{.name = several ? fmt::format("mean of {} runs ± standard deviation", outcome.runs.size())
+                              : training_name(outcome)};
+  for (const train::HeldOutSpread& at : train::held_out_spread(outcome.runs)) {
+    curve.x.push_back(static_cast<double>(at.step));
+    curve.y.push_back(at.mean);
+    if (!several) continue;
+    curve.low.push_back(at.mean - at.deviation);
+    curve.high.push_back(at.mean + at.deviation);
+  }
+  chart.curves.push_back(std::move(curve));
+  if (outcome.target) chart.marks.push_back({"target", *outcome.target});
+  chart.source = Source::kMeasured;
+  return chart;
+}
+
 report::CurveChart time_chart(const TrainResult& run) {
   const std::vector<double> steps = steps_from(run.first_step + 1, run.step_ns.size());
   return {.title = "Time per training step",
@@ -214,6 +233,7 @@ report::Page train_page(const TrainOutcome& outcome) {
     page.notes.emplace_back("Trainings without measured times are left out of the comparison of times.");
   }
   page.charts = {loss_chart(outcome)};
+  if (!train::held_out_spread(outcome.runs).empty()) page.charts.push_back(held_out_chart(outcome));
   if (!run.step_ns.empty()) page.charts.push_back(time_chart(run));
   page.timelines = traced_steps(outcome);
   page.timelines_note = "The last training step.";

@@ -136,7 +136,14 @@ static void to_json(Json& json, const Comparison& comparison) {
 }
 
 // JSON has no infinities: nlohmann writes null for them, which the page takes for a gap.
-static void to_json(Json& json, const Curve& curve) { json = {{"name", curve.name}, {"x", curve.x}, {"y", curve.y}}; }
+static void to_json(Json& json, const Curve& curve) {
+  json = {{"name", curve.name}, {"x", curve.x}, {"y", curve.y}};
+  if (!curve.low.empty()) json.update({{"low", curve.low}, {"high", curve.high}});
+}
+
+static void to_json(Json& json, const TextTable& table) {
+  json = {{"title", table.title}, {"lead", table.lead}, {"heads", table.heads}, {"rows", table.rows}};
+}
 
 static void to_json(Json& json, const CurveChart::Mark& mark) { json = {{"label", mark.label}, {"y", mark.y}}; }
 
@@ -160,6 +167,7 @@ static void to_json(Json& json, const Page& page) {
           {"timelines_note", page.timelines_note},
           {"timelines_source", name(page.timelines_source)},
           {"maps", page.maps},
+          {"tables", page.tables},
           {"notes", page.notes},
           {"terms", terms_of(page)}};
 }

@@ -106,6 +106,9 @@ struct Curve {
   std::string name{};
   std::vector<double> x{};
   std::vector<double> y{};  // as many; what is not finite is a gap
+  // A band around it, as many again, drawn where both are finite; empty: none.
+  std::vector<double> low{};
+  std::vector<double> high{};
 };
 
 struct CurveChart {
@@ -119,6 +122,14 @@ struct CurveChart {
   std::vector<Curve> curves{};
   std::vector<Mark> marks{};  // level lines: an entropy, a target
   Source source = Source::kNone;
+};
+
+// Words in rows, folded until they are asked for.
+struct TextTable {
+  std::string title{};
+  std::string lead{};
+  std::vector<std::string> heads{};
+  std::vector<std::vector<std::string>> rows{};
 };
 
 struct Page {
@@ -135,6 +146,7 @@ struct Page {
   std::string timelines_note{};  // which step it is
   Source timelines_source = Source::kNone;
   std::vector<PlanMap> maps{};
+  std::vector<TextTable> tables{};
   std::vector<std::string> notes{};
 };
 

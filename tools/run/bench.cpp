@@ -6,6 +6,8 @@
 
 #include "backends.h"
 #include "engine/step/step_timer.h"
+#include "plan/catalog.h"
+#include "plan/exchange.h"
 
 namespace muster::run {
 namespace {
@@ -34,6 +36,7 @@ class Contestant {
     result_.setup_ns = now_ns() - begin;
     const PlanSummary summary = summarize(workload.problem(), optimizer_->plan(), plan.cost);
     result_.waves = std::ssize(optimizer_->plan().waves);
+    count_transfers();
     result_.collectives = summary.collectives;
     result_.scratch_cap = optimizer_->plan().scratch_cap;
     result_.scratch_cap_raised = optimizer_->plan().scratch_cap_raised;
@@ -90,8 +93,9 @@ class Contestant {
       if (weights_.shard(p) != first.weights_.shard(p)) equal = 0;
     }
     std::vector<int64_t> most{
-        result_.bytes_sent_max, result_.kernels,  optimizer_->scratch_bytes(), -equal, result_.first_step_ns,
-        result_.setup_ns,       result_.steady_ns};
+        result_.bytes_sent_max, result_.kernels,  optimizer_->scratch_bytes(), -equal,
+        result_.first_step_ns,  result_.setup_ns, result_.steady_ns,           result_.exchanges_max,
+        result_.transfers_max};
     const auto times = std::ssize(most);
     most.insert(most.end(), result_.step_ns.begin(), result_.step_ns.end());
     most.insert(most.end(), result_.host_ns.begin(), result_.host_ns.end());
@@ -108,6 +112,8 @@ class Contestant {
     result_.first_step_ns = most[4];
     result_.setup_ns = most[5];
     result_.steady_ns = most[6];
+    result_.exchanges_max = most[7];
+    result_.transfers_max = most[8];
     std::copy_n(most.begin() + times, steps, result_.step_ns.begin());
     std::copy_n(most.begin() + times + steps, steps, result_.host_ns.begin());
     result_.messages = sums[0];
@@ -118,6 +124,20 @@ class Contestant {
   }
 
  private:
+  // Of this rank, as its program has them.
+  void count_transfers() {
+    const plan::Catalog catalog(optimizer_->problem());
+    const Plan& plan = optimizer_->plan();
+    for (int32_t wave = 0; wave < static_cast<int32_t>(plan.waves.size()); ++wave) {
+      for (const plan::Exchange& exchange : {plan::exchange_in(catalog, plan, communicator_.rank(), wave),
+                                             plan::exchange_out(catalog, plan, communicator_.rank(), wave)}) {
+        const int64_t transfers = std::ssize(exchange.sends) + std::ssize(exchange.receives);
+        result_.transfers_max += transfers;
+        result_.exchanges_max += transfers > 0;
+      }
+    }
+  }
+
   void set_rates(int64_t index) {
     for (int32_t g = 0; g < optimizer_->groups(); ++g) optimizer_->group(g).lr = workload_lr(g, index);
   }

@@ -34,6 +34,8 @@ struct BenchResult {
   std::array<int64_t, kStages> stage_ns{};  // means over ranks and steps; on a device, the host's
   int64_t collectives = 0;                  // as the plan counts them
   int64_t messages = 0;                     // of a step, all ranks
+  int64_t exchanges_max = 0;                // of the rank with most: each is one NCCL group, and one NCCL kernel
+  int64_t transfers_max = 0;                // sends and receives of the rank with most: calls within those groups
   int64_t bytes_sent_max = 0;               // of a step, by the busiest rank
   int64_t kernels = 0;                      // calls in a step, of the rank with most
   int64_t scratch_bytes_max = 0;            // allocated by the rank with most

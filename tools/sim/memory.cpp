@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "sim/padding.h"
+
 namespace muster::sim {
 namespace {
 
@@ -25,7 +27,7 @@ int64_t padded_batch_bytes(const plan::RankWork& activity, const plan::Traffic& 
 }  // namespace
 
 Memory::Memory(const plan::Catalog& catalog, const Plan& plan)
-    : plan_(plan), zero_bytes_(3 * byte_size(catalog.problem().wire)), ranks_(catalog.problem().ranks) {
+    : plan_(plan), zero_bytes_(zero_bytes(catalog.problem())), ranks_(catalog.problem().ranks) {
   const Problem& problem = catalog.problem();
   struct Kind {
     int32_t example = 0;

@@ -196,6 +196,7 @@ Simulation simulate(const Problem& problem, const Plan& plan, const Cluster& clu
   Replay replay(catalog, cost, plan, cluster);
   if (keep == Keep::kTimeline) replay.keep_timeline();
   Simulation result = replay.run();
+  result.padding = padding(catalog, plan, cluster);
   result.bound_ns = bound_ns(catalog, plan::CostModel(catalog, cluster.cost), cluster);
   return result;
 }

@@ -10,6 +10,7 @@
 
 #include "muster/plan.h"
 #include "sim/cluster.h"
+#include "sim/padding.h"
 #include "sim/timeline.h"
 
 namespace muster::sim {
@@ -26,6 +27,7 @@ struct Simulation {
   int64_t messages = 0;
   int64_t scratch_bytes_max = 0;
   int64_t memory_bytes_max = 0;  // weights, gradients, state and scratch: sim/memory.h
+  Padding padding;               // what the reproduced code spends on it, which the step does not include
   bool fits = true;              // that, in what a rank of the cluster has
   Timeline timeline;             // if it was to be kept
 };

@@ -41,6 +41,9 @@ Attention<Real>::Attention(const ModelConfig& config, int64_t sequences)
       rotary_(config.context, config.head_width()) {
   const auto size = static_cast<size_t>(rows_ * config.width);
   for (auto* const data : {&q_, &k_, &v_, &mixed_, &gated_, &dq_, &dk_, &dv_, &dmixed_}) data->resize(size);
+  if (config.residual_scale == ResidualScale::kOutput) {
+    for (auto* const data : {&projected_, &dprojected_}) data->resize(size);
+  }
   p_.resize(static_cast<size_t>(rows_ * config.heads * config.context));
   dp_.resize(static_cast<size_t>(config.context * config.context));
   for (auto* const data : {&gate_, &dgate_}) data->resize(static_cast<size_t>(rows_ * config.heads));
@@ -69,7 +72,13 @@ void Attention<Real>::forward(const LayerWeights<const Real>& weights, const Rea
     for (int64_t j = 0; j < config_.heads; ++j) mix(s, j);
   }
   open_gates(weights, input);
-  multiply(rows(gated_), output_projection(weights).transposed(), {out, rows_, config_.width}, {.into = Into::kAdd});
+  const Matrix<const Real> projection = output_projection(weights);
+  if (config_.residual_scale != ResidualScale::kOutput) {
+    multiply(rows(gated_), projection.transposed(), {out, rows_, config_.width}, {.into = Into::kAdd});
+    return;
+  }
+  multiply(rows(gated_), projection.transposed(), rows(projected_));
+  for (size_t i = 0; i < projected_.size(); ++i) out[i] += *weights.scale * projected_[i];
 }
 
 template <typename Real>
@@ -77,6 +86,15 @@ void Attention<Real>::backward(const LayerWeights<const Real>& weights, const La
                                const Real* h, const Real* dout, Real* dh) {
   const Matrix<const Real> input(h, rows_, config_.width);
   const Matrix<Real> dinput(dh, rows_, config_.width);
+  if (config_.residual_scale == ResidualScale::kOutput) {
+    Real along = 0;
+    for (size_t i = 0; i < projected_.size(); ++i) {
+      along += dout[i] * projected_[i];
+      dprojected_[i] = *weights.scale * dout[i];
+    }
+    *gradients.scale += along;
+    dout = dprojected_.data();
+  }
   projection_backward(weights, gradients, {dout, rows_, config_.width});
   gates_backward(weights, gradients, input, dinput);
   for (int64_t s = 0; s < sequences_; ++s) {
@@ -171,7 +189,7 @@ void Attention<Real>::gates_backward(const LayerWeights<const Real>& weights, co
 // Width times width numbers are scaled, not rows times width.
 template <typename Real>
 Matrix<const Real> Attention<Real>::output_projection(const LayerWeights<const Real>& weights) {
-  if (weights.scale == nullptr) return weights.o;
+  if (config_.residual_scale != ResidualScale::kWeights) return weights.o;
   for (size_t i = 0; i < scaled_.size(); ++i) scaled_[i] = *weights.scale * weights.o.data[i];
   return {scaled_.data(), config_.width, config_.width};
 }
@@ -180,7 +198,7 @@ template <typename Real>
 void Attention<Real>::projection_backward(const LayerWeights<const Real>& weights, const LayerWeights<Real>& gradients,
                                           Matrix<const Real> dout) {
   multiply(dout, output_projection(weights), rows(dmixed_));
-  if (weights.scale == nullptr) {
+  if (config_.residual_scale != ResidualScale::kWeights) {
     multiply(dout.transposed(), rows(gated_), gradients.o, {.into = Into::kAdd});
     return;
   }

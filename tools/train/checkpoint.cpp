@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 constexpr const char* kFile = "train.json";
 constexpr const char* kTemporary = "train.json.tmp";
 constexpr const char* kFormat = "muster train";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;  // since 2: held-out losses, and the fields of a recipe that say so
 constexpr const char* kStates[] = {"state-a", "state-b"};
 
 std::string in(const std::string& directory, std::string_view name) { return (fs::path(directory) / name).string(); }
@@ -35,9 +35,15 @@ std::string in(const std::string& directory, std::string_view name) { return (fs
 std::string to_text(const Position& position) {
   Json recipe = Json::object();
   for (const RecipeField& field : recipe_fields()) recipe[std::string(field.name)] = field.get(position.recipe);
-  const Json json = {{"format", kFormat},           {"version", kVersion},
-                     {"state", position.state},     {"text", fmt::format("{:016x}", position.text)},
-                     {"recipe", std::move(recipe)}, {"losses", position.losses}};
+  Json held_out = Json::array();
+  for (const HeldOut& one : position.held_out) held_out.push_back({{"step", one.step}, {"loss", one.loss}});
+  const Json json = {{"format", kFormat},
+                     {"version", kVersion},
+                     {"state", position.state},
+                     {"text", fmt::format("{:016x}", position.text)},
+                     {"recipe", std::move(recipe)},
+                     {"losses", position.losses},
+                     {"held_out", std::move(held_out)}};
   return json.dump(1) + "\n";
 }
 
@@ -93,9 +99,9 @@ Position parse_position(std::string_view text, const std::string& where) {
   const auto string = [&](std::string_view key) { return base::to_string(members.at(key), where, key); };
   const std::string format = string("format");
   const int64_t version = base::to_integer(members.at("version"), where, "version", 0, base::kMaxInteger);
-  if (format != kFormat || version != kVersion) {
-    base::fail("{}: {} of version {}; expected '{}' of version {}", where, base::in_quotes(format), version, kFormat,
-               kVersion);
+  if (format != kFormat || version < 1 || version > kVersion) {
+    base::fail("{}: {} of version {}; expected '{}' of version 1 to {}", where, base::in_quotes(format), version,
+               kFormat, kVersion);
   }
   Position position;
   position.state = string("state");
@@ -110,8 +116,17 @@ Position parse_position(std::string_view text, const std::string& where) {
   for (const base::Json& loss : base::to_array(members.at("losses"), where, "losses")) {
     position.losses.push_back(base::to_number(loss, where, "losses"));
   }
+  if (version >= 2) {
+    for (const base::Json& one : base::to_array(members.at("held_out"), where, "held_out")) {
+      base::Members pair(one, where + ": 'held_out'");
+      const int64_t step = base::to_integer(pair.at("step"), pair.where(), "step", 0, std::ssize(position.losses));
+      position.held_out.push_back({step, base::to_number(pair.at("loss"), pair.where(), "loss")});
+      pair.finish();
+    }
+  }
   base::Members recipe(members.at("recipe"), where + ": 'recipe'");
   for (const RecipeField& field : recipe_fields()) {
+    if (field.since > version) continue;
     const std::string value = base::to_string(recipe.at(field.name), recipe.where(), field.name);
     try {
       field.set(position.recipe, value);

@@ -17,9 +17,10 @@ namespace muster::train {
 // Where a training stands, besides weights and the optimizer's state.
 struct Position {
   Recipe recipe;
-  uint64_t text = 0;           // Corpus::hash
-  std::vector<double> losses;  // of all steps so far
-  std::string state;           // folder of the optimizer's checkpoint, in the directory
+  uint64_t text = 0;              // Corpus::hash
+  std::vector<double> losses;     // of all steps so far
+  std::vector<HeldOut> held_out;  // those computed so far
+  std::string state;              // folder of the optimizer's checkpoint, in the directory
 };
 
 // Throws InvalidArgument with `where`, the key and its value.

@@ -73,10 +73,11 @@ class Attention {
   std::vector<Real> mixed_;  // before the gates
   std::vector<Real> gated_;
   std::vector<Real> dq_, dk_, dv_, dmixed_;
-  std::vector<Real> p_;                 // sequences x heads x context x context
-  std::vector<Real> dp_;                // context x context
-  std::vector<Real> gate_, dgate_;      // rows x heads
-  std::vector<Real> scaled_, dscaled_;  // width x width: the output projection, times its scale
+  std::vector<Real> p_;                       // sequences x heads x context x context
+  std::vector<Real> dp_;                      // context x context
+  std::vector<Real> gate_, dgate_;            // rows x heads
+  std::vector<Real> scaled_, dscaled_;        // width x width: the output projection, times its scale
+  std::vector<Real> projected_, dprojected_;  // rows x width: the projection's output before its scale
 };
 
 template <typename Real>

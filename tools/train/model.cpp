@@ -19,7 +19,9 @@ class Mapper {
     const Shape table{config_.vocabulary, config_.width};
     map_.embedding = add({.name = "embedding", .role = Role::kEmbedding, .shape = table});
     for (int64_t i = 0; i < config_.layers; ++i) add_layer(fmt::format("layers.{}.", i));
-    if (config_.residual_scale) map_.scales = add({.name = "scales", .role = Role::kScales, .shape = {config_.layers}});
+    if (config_.residual_scale != ResidualScale::kNone) {
+      map_.scales = add({.name = "scales", .role = Role::kScales, .shape = {config_.layers}});
+    }
     map_.head = config_.tied ? map_.embedding : add({.name = "head", .role = Role::kHead, .shape = table});
     return std::move(map_);
   }
@@ -40,17 +42,18 @@ class Mapper {
     const Shape wide{config_.width, config_.mlp_width()};
     const bool shared = config_.attention == AttentionStorage::kShared;
     at.up = add({.name = prefix + "up",
+                 .role = Role::kUp,
                  .shape = shared ? wide : Shape{config_.mlp_width(), config_.width},
                  .output_dim = shared ? 1 : 0});
-    at.down = add({.name = prefix + "down", .shape = wide});
+    at.down = add({.name = prefix + "down", .role = Role::kDown, .shape = wide});
     map_.layers.push_back(at);
   }
 
   LayerOffsets add_attention(const std::string& prefix) {
     const int64_t width = config_.width;
-    const auto attention = [&](const char* what, Shape shape, MatrixSpec matrices) {
-      return add({.name = prefix + what,
-                  .role = Role::kAttention,
+    const auto attention = [&](std::string_view what, Shape shape, MatrixSpec matrices) {
+      return add({.name = prefix + std::string(what),
+                  .role = what == "o" ? Role::kOutput : Role::kAttention,
                   .shape = std::move(shape),
                   .matrices = std::move(matrices)});
     };

@@ -21,6 +21,13 @@ enum class AttentionStorage : uint8_t {
 };
 enum class Activation : uint8_t { kRelu2, kGelu };
 
+// A number s per layer, times attention's output projection.
+enum class ResidualScale : uint8_t {
+  kNone,
+  kWeights,  // (s W) y, as in modded-nanogpt #168
+  kOutput,   // s (W y), as before it
+};
+
 struct ModelConfig {
   int64_t vocabulary = 0;
   int64_t layers = 4;
@@ -29,10 +36,8 @@ struct ModelConfig {
   int64_t context = 64;  // tokens of a sequence
   AttentionStorage attention = AttentionStorage::kSeparate;
   Activation activation = Activation::kRelu2;
-  // As in modded-nanogpt #168: every head times a sigmoid of the layer's first inputs; the output projection times a
-  // number a layer.
-  bool gates = true;
-  bool residual_scale = true;
+  bool gates = true;  // every head times a sigmoid of the layer's first inputs
+  ResidualScale residual_scale = ResidualScale::kWeights;
   bool tied = false;  // the head is the embedding
 
   int64_t head_width() const { return width / heads; }
@@ -40,11 +45,12 @@ struct ModelConfig {
   int64_t gate_inputs() const { return width < 12 ? width : 12; }
 };
 
-enum class Role : uint8_t { kEmbedding, kHead, kScales, kGate, kAttention, kMlp };
+// kAttention: q, k and v, or with all of attention in one, that. kOutput: attention's output projection by itself.
+enum class Role : uint8_t { kEmbedding, kHead, kScales, kGate, kAttention, kOutput, kUp, kDown };
 
 struct Tensor {
   std::string name;
-  Role role = Role::kMlp;
+  Role role = Role::kUp;
   Shape shape;
   int64_t offset = 0;     // in the flat buffer
   int output_dim = 0;     // as Parameter's
@@ -99,7 +105,7 @@ LayerWeights<T> layer_weights(const ModelConfig& config, const WeightMap& map, i
           .up = config.attention == AttentionStorage::kShared ? stored_transposed.transposed()
                                                               : Matrix<T>(flat + at.up, config.mlp_width(), width),
           .down = {flat + at.down, width, config.mlp_width()},
-          .scale = config.residual_scale ? flat + map.scales + layer : nullptr};
+          .scale = config.residual_scale != ResidualScale::kNone ? flat + map.scales + layer : nullptr};
 }
 
 // The weights that training begins with: the same model for every attention storage.

@@ -8,10 +8,39 @@ namespace muster::train {
 namespace {
 
 Algorithm algorithm_of(const Recipe& recipe, Role role) {
-  const bool matrix = role == Role::kAttention || role == Role::kMlp || role == Role::kGate;
-  if (!matrix) return Algorithm::kAdamW;
-  const bool left_out = recipe.normuon_on == NorMuonOn::kMlp && role != Role::kMlp;
+  const bool mlp = role == Role::kUp || role == Role::kDown;
+  const bool attention = role == Role::kAttention || role == Role::kOutput || role == Role::kGate;
+  if (!mlp && !attention) return Algorithm::kAdamW;
+  const bool left_out = recipe.normuon_on == NorMuonOn::kMlp && !mlp;
   return recipe.algorithm == Algorithm::kNorMuon && left_out ? Algorithm::kMuon : recipe.algorithm;
+}
+
+double multiplier(const Recipe& recipe, Role role) {
+  switch (role) {
+    case Role::kAttention:
+    case Role::kOutput:
+      return recipe.attention_lr_mul;
+    case Role::kUp:
+      return recipe.up_lr_mul;
+    case Role::kDown:
+      return recipe.down_lr_mul;
+    default:
+      return 1;
+  }
+}
+
+// Which mean squares NorMuon keeps. With all of attention in one parameter, only the last block is the output
+// projection: the four matrices are then rows of one view, because only blocks of rows have an axis of their own.
+void choose_axes(const Recipe& recipe, Role role, Parameter& parameter) {
+  if (role == Role::kGate) parameter.norm_axis = recipe.gate_axis;
+  if (recipe.output_axis == NormAxis::kRows) return;  // what a square has anyway
+  if (role == Role::kOutput) parameter.norm_axis = recipe.output_axis;
+  if (role == Role::kAttention && !parameter.matrices.view.empty()) {
+    const int64_t width = recipe.model.width;
+    parameter.matrices.view = {4 * width, width};
+    parameter.matrices.rows.assign(4, Block{width, {}, {}});
+    parameter.matrices.rows.back().norm_axis = recipe.output_axis;
+  }
 }
 
 }  // namespace
@@ -43,8 +72,8 @@ Problem make_problem(const Recipe& recipe, const WeightMap& map, const std::vect
     parameter.algorithm = algorithm_of(recipe, tensor.role);
     parameter.matrices = tensor.matrices;
     parameter.output_dim = tensor.output_dim;
-    // One a gate, although there are fewer of them than inputs.
-    if (tensor.role == Role::kGate) parameter.norm_axis = NormAxis::kRows;
+    parameter.multiplier = multiplier(recipe, tensor.role);
+    choose_axes(recipe, tensor.role, parameter);
     problem.parameters.push_back(std::move(parameter));
   }
   return problem;
@@ -57,6 +86,7 @@ std::vector<Group> make_groups(const Recipe& recipe) {
   matrices.weight_decay = recipe.weight_decay;
   matrices.decay = recipe.decay;
   matrices.coefficients = recipe.coefficients;
+  matrices.scale = recipe.step_scale;
   Group elements;
   elements.lr = recipe.adamw_lr;
   elements.weight_decay = recipe.weight_decay;

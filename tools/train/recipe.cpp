@@ -41,6 +41,19 @@ double rate(std::string_view text, double most) {
 
 // Names of values.
 constexpr std::pair<std::string_view, bool> kSwitch[] = {{"on", true}, {"off", false}};
+constexpr std::pair<std::string_view, ResidualScale> kResidualScales[] = {
+    {"on", ResidualScale::kWeights}, {"after", ResidualScale::kOutput}, {"off", ResidualScale::kNone}};
+constexpr std::pair<std::string_view, NormAxis> kGateAxes[] = {
+    {"rows", NormAxis::kRows}, {"columns", NormAxis::kColumns}, {"longer", NormAxis::kLonger}};
+constexpr std::pair<std::string_view, NormAxis> kOutputAxes[] = {{"rows", NormAxis::kRows},
+                                                                 {"columns", NormAxis::kColumns}};
+constexpr std::pair<std::string_view, StepScale> kStepScales[] = {{"none", StepScale::kNone},
+                                                                  {"spectral", StepScale::kSpectral},
+                                                                  {"jordan", StepScale::kJordan},
+                                                                  {"rms", StepScale::kRms},
+                                                                  {"fan", StepScale::kFan}};
+constexpr std::pair<std::string_view, Schedule::Form> kSchedules[] = {
+    {"linear", Schedule::Form::kLinear}, {"cooldown", Schedule::Form::kCooldown}, {"cosine", Schedule::Form::kCosine}};
 constexpr std::pair<std::string_view, AttentionStorage> kStorages[] = {{"separate", AttentionStorage::kSeparate},
                                                                        {"fused", AttentionStorage::kFused},
                                                                        {"shared", AttentionStorage::kShared}};
@@ -94,7 +107,12 @@ RecipeField choice_field(std::string_view name, std::string_view help, Member me
           }};
 }
 
-std::vector<RecipeField> make_fields() {
+RecipeField since(int version, RecipeField field) {
+  field.since = version;
+  return field;
+}
+
+std::vector<RecipeField> model_fields() {
   return {
       integer_field("layers", "Layers", [](auto& r) -> auto& { return r.model.layers; }, {1, 1000}),
       integer_field("width", "Width of a token", [](auto& r) -> auto& { return r.model.width; }, {2, 1 << 14}),
@@ -109,27 +127,67 @@ std::vector<RecipeField> make_fields() {
       choice_field(
           "gates", "A gate for every head: on or off", [](auto& r) -> auto& { return r.model.gates; }, kSwitch),
       choice_field(
-          "residual-scale", "A number for every output projection: on or off",
-          [](auto& r) -> auto& { return r.model.residual_scale; }, kSwitch),
+          "residual-scale",
+          "A number for every output projection: on (times its weights), after (times its output) or off",
+          [](auto& r) -> auto& { return r.model.residual_scale; }, kResidualScales),
       choice_field(
           "tied", "The head is the embedding: on or off", [](auto& r) -> auto& { return r.model.tied; }, kSwitch),
+  };
+}
+
+std::vector<RecipeField> schedule_fields() {
+  return {
       integer_field("seed", "Seed of the first weights and of the batches", [](auto& r) -> auto& { return r.seed; },
                     {0, std::numeric_limits<int64_t>::max()}),
-      integer_field("steps", "Steps, over which learning rates fall to 0", [](auto& r) -> auto& { return r.steps; },
-                    {1, 10'000'000}),
+      integer_field("steps", "Steps in which learning rates fall; --extension adds more",
+                    [](auto& r) -> auto& { return r.steps; }, {1, 10'000'000}),
+      since(2, choice_field(
+                   "schedule", "How learning rates fall: linear, cooldown (in the last part) or cosine",
+                   [](auto& r) -> auto& { return r.schedule.form; }, kSchedules)),
+      since(2, rate_field(
+                   "cooldown", "That last part of --steps, for --schedule cooldown",
+                   [](auto& r) -> auto& { return r.schedule.cooldown; }, 1)),
+      since(2, rate_field(
+                   "final-lr", "Learning rates after --steps, as a part of the first",
+                   [](auto& r) -> auto& { return r.schedule.final_rate; }, 1)),
+      since(2, integer_field("extension", "Steps after --steps, at --final-lr",
+                             [](auto& r) -> auto& { return r.schedule.extension; }, {0, 10'000'000})),
       integer_field("batch", "Sequences per step", [](auto& r) -> auto& { return r.batch; }, {1, 1 << 20}),
       integer_field("slots", "Parts of a batch, whose gradients are summed in order on any number of ranks",
                     [](auto& r) -> auto& { return r.slots; }, {1, 1 << 20}),
+  };
+}
+
+std::vector<RecipeField> optimizer_fields() {
+  return {
       choice_field(
           "optimizer", "Optimizer of the matrices: normuon, muon or adamw",
           [](auto& r) -> auto& { return r.algorithm; }, kAlgorithms),
       choice_field(
           "normuon", "Which matrices normuon is for: all or mlp; the others get muon",
           [](auto& r) -> auto& { return r.normuon_on; }, kNorMuonOn),
+      since(2, choice_field(
+                   "gate-axis", "NorMuon's mean squares of gates: rows (one per gate), columns or longer",
+                   [](auto& r) -> auto& { return r.gate_axis; }, kGateAxes)),
+      since(2, choice_field(
+                   "wo-axis", "NorMuon's mean squares of attention's output projections: rows or columns",
+                   [](auto& r) -> auto& { return r.output_axis; }, kOutputAxes)),
       rate_field(
           "lr", "Learning rate of Muon and NorMuon", [](auto& r) -> auto& { return r.lr; }, 1e6),
       rate_field(
           "adamw-lr", "Learning rate of AdamW", [](auto& r) -> auto& { return r.adamw_lr; }, 1e6),
+      since(2, choice_field(
+                   "step-scale", "Factor of a matrix's step, by its shape: none, spectral, jordan, rms or fan",
+                   [](auto& r) -> auto& { return r.step_scale; }, kStepScales)),
+      since(2, rate_field(
+                   "attention-lr-mul", "Times the learning rate, for attention's matrices, gates left out",
+                   [](auto& r) -> auto& { return r.attention_lr_mul; }, 1e6)),
+      since(2, rate_field(
+                   "up-lr-mul", "The same, for the MLPs' first matrices", [](auto& r) -> auto& { return r.up_lr_mul; },
+                   1e6)),
+      since(2, rate_field(
+                   "down-lr-mul", "The same, for the MLPs' second matrices",
+                   [](auto& r) -> auto& { return r.down_lr_mul; }, 1e6)),
       rate_field(
           "momentum", "Momentum of Muon and NorMuon", [](auto& r) -> auto& { return r.momentum; }, 1),
       rate_field(
@@ -152,7 +210,11 @@ std::vector<RecipeField> make_fields() {
 }  // namespace
 
 std::span<const RecipeField> recipe_fields() {
-  static const std::vector<RecipeField> fields = make_fields();
+  static const std::vector<RecipeField> fields = [] {
+    std::vector<RecipeField> all = model_fields();
+    for (const auto& more : {schedule_fields(), optimizer_fields()}) all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }();
   return fields;
 }
 
@@ -163,6 +225,15 @@ void validate(const Recipe& recipe) {
   }
   if (recipe.batch % recipe.slots != 0) {
     throw InvalidArgument(fmt::format("--slots: {} do not divide --batch {}", recipe.slots, recipe.batch));
+  }
+  const Schedule& schedule = recipe.schedule;
+  if (schedule.cooldown == 0) throw InvalidArgument("--cooldown: 0 steps to fall in");
+  if (schedule.form != Schedule::Form::kCooldown && schedule.cooldown != Schedule::kDefaultCooldown) {
+    throw InvalidArgument(fmt::format("--cooldown: {} is for --schedule cooldown", schedule.cooldown));
+  }
+  if (schedule.extension > 0 && schedule.final_rate == 0) {
+    throw InvalidArgument(
+        fmt::format("--extension: {} steps at --final-lr 0 would change no weight", schedule.extension));
   }
 }
 

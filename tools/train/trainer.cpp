@@ -130,9 +130,9 @@ TrainedStep Trainer::step() {
   if (!std::isfinite(loss)) throw Error(fmt::format("step {}: the loss is {}", steps() + 1, loss));
   sum_.run(gradients_);
 
-  const double rate = 1 - static_cast<double>(steps()) / static_cast<double>(recipe_.steps);
-  optimizer_->group(0).lr = recipe_.lr * rate;
-  optimizer_->group(1).lr = recipe_.adamw_lr * rate;
+  const double share = rate(recipe_.schedule, steps(), recipe_.steps);
+  optimizer_->group(0).lr = recipe_.lr * share;
+  optimizer_->group(1).lr = recipe_.adamw_lr * share;
   const int64_t before = now_ns();
   optimizer_->step(gradient_pointers_, {.trace = trace});
   const int64_t end = now_ns();

@@ -33,6 +33,14 @@ struct TrainedStep {
   int64_t optimizer_ns = 0;  // in Optimizer::step
 };
 
+// A loss of the text that is not learnt from, after some steps.
+struct HeldOut {
+  int64_t step = 0;
+  double loss = 0;
+
+  bool operator==(const HeldOut&) const = default;
+};
+
 class Trainer {
  public:
   // The recipe, the corpus and the communicator are kept by reference. Throws InvalidArgument.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "muster/error.h"
+#include "plan/replicas.h"
 #include "plan/scratch.h"
 
 namespace muster::engine {
@@ -27,7 +28,8 @@ void add_zero_matrices(const ProgramInput& input, int32_t wave, WaveProgram& pro
     return program.padding.clear_in.back().offset;
   };
   for (const ZeroMatrix& zero : input.plan.waves[wave].zeros) {
-    if (zero.owner != input.rank || !input.is_active(input.catalog.parameter_of(zero.like))) continue;
+    if (plan::owner_for(input.catalog, input.plan, zero, input.rank) != input.rank) continue;
+    if (!input.is_active(input.catalog.parameter_of(zero.like))) continue;
     const plan::Matrix& shape = input.catalog.class_at(zero.like).matrix;
     const BatchKey key = batch_key(input, zero.like);
     OwnedMatrix matrix{.parameter = kZeroMatrix};

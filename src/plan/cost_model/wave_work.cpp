@@ -51,7 +51,7 @@ void WaveWork::count(int32_t wave) {
       add_owned_lines(key, batch);
     } else {
       const bool reduce = transport == Transport::kGatherReduce;
-      add_gathered(key.c, batch, reduce);
+      add_gathered(key, batch, reduce);
       reduce ? add_owned_lines(key, batch) : add_gathered_lines(key.c, batch);
     }
   }
@@ -67,7 +67,9 @@ std::map<WaveWork::Key, WaveWork::Batch> WaveWork::batches() const {
   for (const int32_t j : by_wave_[wave_]) {
     ++all[{catalog_.class_of(j), in_each_replica(plan_, j)}][plan_.owner[j]].real;
   }
-  for (const ZeroMatrix& zero : plan_.waves[wave_].zeros) ++all[{catalog_.class_of(zero.like)}][zero.owner].zero;
+  for (const ZeroMatrix& zero : plan_.waves[wave_].zeros) {
+    ++all[{catalog_.class_of(zero.like), in_each_replica(plan_, zero.like)}][zero.owner].zero;
+  }
   for (auto& [key, batch] : all) {
     if (key.each) batch = with_counterparts(key.c, batch);
   }
@@ -80,7 +82,9 @@ WaveWork::Batch WaveWork::with_counterparts(int32_t c, const Batch& batch) const
   Batch all;
   for (const auto& [rank, owned] : batch) {
     for (int32_t replica = 0; replica < set.replicas; ++replica) {
-      all[set.counterpart(rank, replica)].real += owned.real;
+      Owned& counterpart = all[set.counterpart(rank, replica)];
+      counterpart.real += owned.real;
+      counterpart.zero += owned.zero;
     }
   }
   return all;
@@ -199,8 +203,9 @@ void WaveWork::add_pairs(const HolderSet& holders, const std::vector<Owner>& own
 }
 
 // Elements travel to every holder in the owner's replica. With `reduce` updates return as a sum to which only the owner
-// contributes other than zeros; without it, nothing returns.
-void WaveWork::add_gathered(int32_t index, const Batch& batch, bool reduce) {
+// contributes other than zeros, or the owner in each replica; without it, nothing returns.
+void WaveWork::add_gathered(Key key, const Batch& batch, bool reduce) {
+  const int32_t index = key.c;
   const MatrixClass& c = catalog_.classes()[index];
   const HolderSet& set = catalog_.holder_set(c);
   NodeSums elements(set.replicas, nodes_);
@@ -213,6 +218,7 @@ void WaveWork::add_gathered(int32_t index, const Batch& batch, bool reduce) {
   }
   int64_t count = 0;
   for (const auto& [rank, mine] : batch) count += mine.real;
+  if (key.each) count /= set.replicas;  // the batch has them in each
   for (const Holder& h : set.holders) {
     const int32_t node = cost_.node(h.rank);
     const NearFar neighbours = holders.of_replica(h.replica, node);

@@ -111,7 +111,7 @@ class WaveWork {
   void add_owner(const OwnedBatch& batch, int32_t rank, const Owned& owned);
   void add_holder(const OwnedBatch& batch, const Holder& holder, const Owned& own);
   void add_pairs(const HolderSet& holders, const std::vector<Owner>& owners, bool all_in, bool all_out);
-  void add_gathered(int32_t index, const Batch& batch, bool reduce);
+  void add_gathered(Key key, const Batch& batch, bool reduce);
   void add_shares();
 
   void add_owned_lines(Key key, const Batch& batch);

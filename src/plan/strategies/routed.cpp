@@ -1,5 +1,6 @@
 // A path per shape: locally where each replica holds the matrix whole, in rounds of one matrix per rank otherwise, and
-// by gather and reduce-scatter for what is left over.
+// by gather and reduce-scatter for what is left over. The peer's process groups are those of the axis that shards, so
+// that each replica does all of it for itself.
 #include <map>
 
 #include "base/text.h"
@@ -76,18 +77,33 @@ void place_locally(Builder& builder, Rounds& rounds, const Part& part, const Hol
   }
 }
 
-// One matrix per rank and round. The last round, if it is not full, is gathered and reduced, or else padded.
+// One matrix per rank and round, in each replica. The last round, if it is not full, is gathered and reduced, or else
+// padded.
 void place_in_rounds(Builder& builder, Rounds& rounds, const Part& part, const HolderSet& set, bool even) {
+  const auto ranks = static_cast<size_t>(set.of_replica());
+  for (size_t begin = 0; begin < part.size(); begin += ranks) {
+    const bool full = begin + ranks <= part.size();
+    const Transport transport = !even ? Transport::kPadded : full ? Transport::kRagged : Transport::kGatherReduce;
+    const int32_t wave = rounds.wave(begin / ranks, transport);
+    for (size_t slot = 0; slot < ranks; ++slot) {
+      const int32_t owner = set.replicas == 1 ? set.holders[slot].rank : set.by_replica[slot];
+      if (begin + slot < part.size()) {
+        builder.place_on(part[begin + slot], owner, wave);
+        if (set.replicas > 1) builder.repeat(part[begin + slot]);
+      } else if (transport == Transport::kPadded) {
+        builder.pad_on(part.back(), owner, wave);
+      }
+    }
+  }
+}
+
+// One owner for all replicas, whose gradients it averages.
+void place_averaged(Builder& builder, Rounds& rounds, const Part& part, const HolderSet& set, bool even) {
   const size_t ranks = set.holders.size();
   for (size_t begin = 0; begin < part.size(); begin += ranks) {
-    const size_t round = begin / ranks;
     const bool full = begin + ranks <= part.size();
-    if (!full && even && set.replicas == 1) {
-      const int32_t rest = rounds.wave(round, Transport::kGatherReduce);
-      for (size_t i = begin; i < part.size(); ++i) builder.place(part[i], i - begin, rest);
-    } else {
-      builder.spread(part, begin, 1, rounds.wave(round, full && even ? Transport::kRagged : Transport::kPadded));
-    }
+    const Transport transport = full && even ? Transport::kRagged : Transport::kPadded;
+    builder.spread(part, begin, 1, rounds.wave(begin / ranks, transport));
   }
 }
 
@@ -112,6 +128,8 @@ Plan build_routed(const Catalog& catalog, Padding padding) {
       const bool local = set.of_replica() == 1 || lies_on_subgroup(problem, parameter, set.of_replica());
       if (set.holders.size() == 1 || (local && !averages)) {
         place_locally(builder, rounds, part, set);
+      } else if (averages && set.replicas > 1) {
+        place_averaged(builder, rounds, part, set, even);
       } else {
         place_in_rounds(builder, rounds, part, set, even);
       }

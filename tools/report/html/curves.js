@@ -30,6 +30,26 @@ function curvePath(curve, x, y) {
       .join("");
 }
 
+// Around each stretch in which both ends are known: along the upper end, and back along the lower one.
+function bandPath(curve, x, y) {
+  const stretches = [];
+  let open = null;
+  (curve.low ?? []).forEach((low, i) => {
+    const known = low !== null && curve.high[i] !== null;
+    if (!known) open = null;
+    if (known && open === null) stretches.push(open = []);
+    if (known) open.push(i);
+  });
+  const point = (i, value) => `${x(curve.x[i]).toFixed(2)} ${y(value).toFixed(2)}`;
+  return stretches
+      .map((places) => {
+        const there = places.map((i) => point(i, curve.high[i]));
+        const back = places.map((i) => point(i, curve.low[i])).reverse();
+        return `M${[...there, ...back].join("L")}Z`;
+      })
+      .join("");
+}
+
 function extent(values) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {
@@ -59,13 +79,15 @@ class CurvesView {
     this.width = Math.max(1, this.drawing.parentElement.clientWidth);
     const curves = this.curves();
     [this.low, this.high] = extent(curves.flatMap((curve) => curve.x));
-    const [least, most] = extent([...curves.flatMap((curve) => curve.y), ...this.chart.marks.map((mark) => mark.y)]);
+    const heights = curves.flatMap((curve) => [...curve.y, ...(curve.low ?? []), ...(curve.high ?? [])]);
+    const [least, most] = extent([...heights, ...this.chart.marks.map((mark) => mark.y)]);
     const room = (most - least) * 0.05;
     this.range = [least - room, most + room];
     this.y = (value) => top + (height - top - bottom) * (1 - (value - this.range[0]) / (this.range[1] - this.range[0]));
     this.drawing.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
     this.drawing.replaceChildren(
         ...this.axes(), ...this.marks(this.width - right, left),
+        ...this.chart.curves.map((_, i) => i).filter((i) => this.visible[i]).map((i) => this.band(i)),
         ...this.chart.curves.map((_, i) => i).filter((i) => this.visible[i]).map((i) => this.line(i)));
   }
 
@@ -97,6 +119,16 @@ class CurvesView {
         (mark) =>
             svg("g", {class: "mark"}, svg("line", {x1: left, x2: right, y1: this.y(mark.y), y2: this.y(mark.y)}),
                 svg("text", {x: right, y: this.y(mark.y) - 6, "text-anchor": "end"}, mark.label)));
+  }
+
+  band(i) {
+    const curve = this.chart.curves[i];
+    return svg("path", {
+      class: "band",
+      "data-band": curve.name,
+      style: `fill:var(--${seriesColour(i)})`,
+      d: bandPath(curve, (x) => this.across(x), this.y),
+    });
   }
 
   line(i) {

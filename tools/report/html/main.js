@@ -34,6 +34,14 @@ function findingsPart() {
       el("ul", {}, report.findings.map((finding) => el("li", {}, finding))));
 }
 
+function tablePart({title, lead, heads, rows}, number) {
+  const lines = rows.map(
+      ([first, ...rest]) => el("tr", {}, el("th", {scope: "row"}, first), rest.map((cell) => el("td", {}, cell))));
+  return part(
+      `table-${number}`, title, lead,
+      el("details", {}, el("summary", {}, `All ${countText(rows.length)} rows`), table(heads, lines, title)));
+}
+
 // What the names of strategies and figures mean.
 function termsPart() {
   const list = report.terms.flatMap(({key, name, text}) => [el("dt", {"data-term": key}, name), el("dd", {}, text)]);
@@ -99,6 +107,7 @@ function drawReport() {
     report.loads.length > 0 ? loadsPart() : null,
     report.timelines.length > 0 ? timelinePart() : null,
     report.maps.some((map) => map.owner.length > 0) ? mapPart() : null,
+    ...report.tables.map(tablePart),
     report.terms.length > 0 ? termsPart() : null,
   ].filter((part) => part !== null);
   const notes =
