@@ -3,6 +3,9 @@
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 SECONDS ?= 60
+MINUTES ?= 10
+HOURS ?= 1
+SEED ?=
 ARCHITECTURES ?=
 export ARCHITECTURES JOBS
 
@@ -12,7 +15,7 @@ configure = $(call part,configure: $(1),cmake --preset $(1) $(if $(ARCHITECTURES
 compile = $(call part,build: $(strip $(1) $(2)),cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2)))
 run_tests = $(call part,test: $(1),ctest --preset $(1) --parallel $(JOBS))
 
-.PHONY: build test test-torch test-frameworks wheel test-wheel test-install demo bench bench-step asan tsan fuzz format check-format setup clean
+.PHONY: build test test-torch test-frameworks wheel test-wheel test-install docs demo bench bench-step asan tsan fuzz chaos soak format check-format setup clean
 
 # The release command, build/bin/muster.
 build: setup
@@ -23,8 +26,10 @@ test: check-format
 	@scripts/setup test
 	$(call configure,release)
 	$(call compile,release)
+	$(call part,docs,scripts/docs)
 	$(call run_tests,release)
 	$(call part,test: PyTorch,scripts/test_torch)
+	$(call part,test: chaos,scripts/chaos 2)
 
 # The PyTorch optimizers alone, in a virtual environment with PyTorch for the CPU.
 test-torch: setup
@@ -50,15 +55,22 @@ test-wheel: wheel
 test-install: setup
 	$(call part,test: pip install,scripts/try_install)
 
-# It trains on the CPU: any build of the command serves, and a new one leaves out CUDA and tests.
-demo_preset = $(if $(wildcard build/bin/muster),release,demo)
-demo_build = $(if $(wildcard build/bin/muster),build,build-demo)
+# The documentation site, build/docs/index.html: the pages, and the API from docstrings and headers. It compiles nothing.
+docs:
+	@scripts/setup docs
+	$(call part,docs,scripts/docs)
+
+# It trains on the CPU: a release command that is newer than its sources serves as it is. Else it builds one without CUDA,
+# tests and benchmarks, and nothing else.
+demo_sources = src tools include presets data cmake CMakeLists.txt
+demo_build = $(if $(shell [ -x build/bin/muster ] && find $(demo_sources) -newer build/bin/muster -print -quit || echo none),build-demo,build)
+demo: demo_in := $(demo_build)
 demo:
-	@echo "demo: builds the command if it is not there, without CUDA and tests: three minutes on two cores. Then it trains."
 	@scripts/setup
-	$(call configure,$(demo_preset))
-	$(call compile,$(demo_preset),muster_cli)
-	@scripts/demo $(demo_build)/bin/muster
+	@echo "demo: $(if $(filter build,$(demo_in)),runs build/bin/muster,builds the command first: three minutes on two cores). Training takes a minute and a half."
+	$(if $(filter build-demo,$(demo_in)),$(call configure,demo))
+	$(if $(filter build-demo,$(demo_in)),$(call compile,demo,muster_cli))
+	@scripts/demo $(demo_in)/bin/muster
 
 bench: setup
 	$(call configure,release)
@@ -82,6 +94,20 @@ fuzz:
 	$(call configure,fuzz)
 	$(call compile,fuzz)
 	@scripts/fuzz $(SECONDS)
+
+# Kills, stops and delays ranks for MINUTES, or repeats the trial of one SEED; COMMS=local,mpi leaves out others.
+chaos: setup
+	$(call configure,release)
+	$(call compile,release,chaos_rank)
+	@scripts/install_torch
+	@scripts/chaos $(MINUTES) $(SEED)
+
+# Trains for HOURS, which may be 0.1, and fails if memory, threads or open files grow.
+soak: setup
+	$(call configure,release)
+	$(call compile,release,soak)
+	@scripts/install_torch
+	@scripts/soak $(HOURS)
 
 format: setup
 	@scripts/format

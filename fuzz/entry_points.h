@@ -105,11 +105,11 @@ inline void feed_training(std::string_view text) {
   run([text] { train::validate(train::parse_position(text, "input").recipe); });
 }
 
-// Any reader of JSON: the first byte chooses.
+// Any reader of JSON: the first byte, a digit, chooses. What `muster tune` writes is a cost table.
 inline void feed_json(std::string_view input) {
-  constexpr std::array kFeeds{feed_cost_table, feed_cluster,     feed_training,
-                              feed_model,      feed_safetensors, feed_checkpoint};
-  if (!input.empty()) kFeeds[static_cast<uint8_t>(input[0]) % kFeeds.size()](input.substr(1));
+  constexpr std::array kFeeds{feed_cost_table,  feed_cluster,    feed_training, feed_model,
+                              feed_safetensors, feed_checkpoint, feed_rules};
+  if (!input.empty()) kFeeds[static_cast<uint8_t>(input[0] - '0') % kFeeds.size()](input.substr(1));
 }
 
 }  // namespace muster::fuzz

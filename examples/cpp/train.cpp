@@ -19,6 +19,7 @@ int main(int argc, char** argv) try {
   for (std::istreambuf_iterator<char> c(file), end; c != end; ++c) text.push_back(*c >= 32 && *c < 127 ? *c - 31 : 0);
   if (text.size() < 1000) throw muster::InvalidArgument("usage: train FILE, a text of 1000 characters or more");
 
+  // [problem]
   const auto communicator = muster::make_mpi_communicator();
   const int ranks = communicator->size();
   muster::Problem problem{.model = "next-character", .ranks = ranks, .meshes = {{"world", {{"replicate", ranks}}, {}}}};
@@ -27,10 +28,13 @@ int main(int argc, char** argv) try {
   problem.parameters.push_back({.name = "weight", .shape = {kSymbols, kInputs}, .layout = everywhere});
   problem.parameters.push_back({.name = "bias", .shape = {kSymbols}, .layout = everywhere});
   problem.parameters[1].algorithm = muster::Algorithm::kAdamW;
+  // [/problem]
 
+  // [optimizer]
   std::vector<float> weight(kSymbols * kInputs), bias(kSymbols), weight_grad(weight.size()), bias_grad(bias.size());
   muster::Optimizer optimizer(problem, {}, *communicator, {{weight.data()}, {bias.data()}});
   std::vector<void*> gradients{weight_grad.data(), bias_grad.data()};
+  // [/optimizer]
   std::mt19937 random(static_cast<unsigned>(communicator->rank()));
   for (int step = 0; step < kSteps; ++step) {
     std::fill(weight_grad.begin(), weight_grad.end(), 0.0F);
@@ -52,12 +56,16 @@ int main(int argc, char** argv) try {
         bias_grad[s] += slope;
       }
     }
+    // [step]
     optimizer.group(0).lr = 0.2 * (1 - static_cast<double>(step) / kSteps);
     optimizer.step(gradients);
+    // [/step]
     communicator->all_reduce(std::span(&loss, 1), muster::ReduceOp::kSum, "loss")->wait();
     if (communicator->rank() == 0 && step % 50 == 49) std::printf("step %3d  loss %.3f\n", step + 1, loss);
   }
+  // [errors]
 } catch (const muster::Error& error) {
   std::fprintf(stderr, "train: %s\n", error.what());
   return 1;
 }
+// [/errors]

@@ -22,10 +22,12 @@ def main() -> None:
     accelerator = Accelerator(fsdp_plugin=plugin)
     torch.manual_seed(0)
     model = TinyGPT()
+    # [optimizer]
     optimizer = muster.torch.NorMuon(muster.torch.param_groups(model, adamw_lr=2e-3), lr=0.02)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / options.steps)
     accelerator.register_for_checkpointing(schedule)
     model, optimizer, batches = accelerator.prepare(model, optimizer, DataLoader(Text(), batch_size=8))
+    # [/optimizer]
     first = 0
     if options.resume:
         accelerator.load_state(f"{options.folder}/state")

@@ -30,10 +30,13 @@ class Module(lightning.LightningModule):
         self.print(f"step {self.global_step + 1} loss {mean.item()!r}")
         return loss
 
+    # [optimizer]
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = muster.torch.NorMuon(muster.torch.param_groups(self.model, adamw_lr=2e-3), lr=0.02)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / self.steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    # [/optimizer]
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ def make_optimizer(model: TinyGPT) -> muster.torch.NorMuon:
     return muster.torch.NorMuon(groups, lr=0.02, weight_decay=0.01, decay="cautious")
 
 
+# [schedule]
 def set_hyperparameters(optimizer: muster.torch.NorMuon, step: int, steps: int) -> None:
     """For the step that comes next, counted from 0."""
     left = min(1.0, (steps - step) / (WARM_DOWN * steps))
@@ -43,6 +44,9 @@ def set_hyperparameters(optimizer: muster.torch.NorMuon, step: int, steps: int) 
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * left
     optimizer.param_groups[0]["momentum"] = 0.85 + warm * (0.95 - 0.85)
+
+
+# [/schedule]
 
 
 def main() -> None:

@@ -28,7 +28,9 @@ def main() -> None:
     model.model.layers = model.model.layers[:2]
     config = Trainer.Config(
         model_spec=model,
+        # [optimizer]
         optimizer=MusterOptimizers.Config(lr=0.02, weight_decay=0.1, adamw_lr=2e-3),
+        # [/optimizer]
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=2),
         training=TrainingConfig(local_batch_size=2, seq_len=64, steps=options.steps, disable_cuda_graphs=True),
         parallelism=ParallelismConfig(spmd_backend="partial_dtensor"),

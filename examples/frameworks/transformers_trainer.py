@@ -29,6 +29,7 @@ def main() -> None:
         report_to="none",
         use_cpu=not torch.cuda.is_available(),
     )
+    # [trainer]
     trainer = Trainer(
         model,
         args,
@@ -36,6 +37,7 @@ def main() -> None:
         optimizer_cls_and_kwargs=from_arguments(args, adamw_lr=2e-3, replicate_state=False),
         callbacks=[ConsolidateState()],  # for replicate_state=False: ranks divide the state, and rank 0 saves it
     )
+    # [/trainer]
     trainer.train(resume_from_checkpoint=options.resume)
     if trainer.is_world_process_zero():
         for entry in trainer.state.log_history:

@@ -121,8 +121,10 @@ def stop() -> None:
 
 def train(model: nn.Module, options: argparse.Namespace, part: int, parts: int) -> None:
     """Trains on this rank's part of every batch, and prints the mean loss of all."""
+    # [optimizer]
     groups = muster.torch.param_groups(model, adamw_lr=2e-3)
     optimizer = muster.torch.NorMuon(groups, lr=options.lr, algorithm=options.optimizer)
+    # [/optimizer]
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / options.steps)
     first = not dist.is_initialized() or dist.get_rank() == 0
     if options.plan and first:

@@ -1,4 +1,5 @@
-// The input of the planner: the ranks, the meshes, and every parameter with its layout and its matrices.
+/// \file
+/// The input of the planner: the ranks, the meshes, and every parameter with its layout and its matrices.
 #pragma once
 
 #include <cstdint>
@@ -10,97 +11,125 @@
 
 namespace muster {
 
-enum class Dtype : uint8_t { kF32, kBf16, kF16 };
+/// Types of weights, gradients, momentum and messages.
+enum class Dtype : uint8_t {
+  kF32,   ///< 32-bit float
+  kBf16,  ///< bfloat16
+  kF16,   ///< IEEE half
+};
+/// Bytes per element.
 int64_t byte_size(Dtype dtype);
 
-// How a weight is stored. `extra` is the second piece of memory that the caller gives for it (ParameterMemory::extra).
+/// How a weight is stored. `extra` is the second piece of memory that the caller gives for it (ParameterMemory::extra).
 enum class WeightForm : uint8_t {
-  kF32,
-  kBf16,          // rounded to nearest even in every step
-  kBf16Master,    // extra: the f32 weight. A bf16 weight that is not its rounding was set by the caller and replaces it
-  kBf16Mantissa,  // extra: uint16, the low half of an f32 weight whose high half is the bf16 weight
-  kBf16Stochastic,  // rounded without bias; the random bits depend on (seed, step, parameter, global element)
+  kF32,   ///< f32
+  kBf16,  ///< bf16, rounded to nearest even in every step
+  /// bf16; extra: the f32 weight. A bf16 weight that is not its rounding was set by the caller and replaces it.
+  kBf16Master,
+  kBf16Mantissa,    ///< bf16; extra: uint16, the low half of an f32 weight whose high half is the bf16 weight
+  kBf16Stochastic,  ///< bf16, rounded without bias; the random bits depend on (seed, step, parameter, global element)
 };
 
-enum class Algorithm : uint8_t { kMuon, kNorMuon, kAdamW, kLion };
+/// How a parameter is updated.
+enum class Algorithm : uint8_t {
+  kMuon,     ///< momentum, orthogonalized as whole matrices
+  kNorMuon,  ///< Muon, and each row or column divided by the root of its mean square over time
+  kAdamW,    ///< Adam with decoupled weight decay
+  kLion,     ///< the sign of the momentum, with decoupled weight decay
+};
 
-// Muon and NorMuon work on whole matrices; AdamW and Lion on elements.
+/// True for Muon and NorMuon, which work on whole matrices; AdamW and Lion work on elements.
 inline bool is_matrix_algorithm(Algorithm a) { return a == Algorithm::kMuon || a == Algorithm::kNorMuon; }
 
-// Which mean squares NorMuon keeps: one per row, one per column, or one per line of the longer side (a tie: rows).
-enum class NormAxis : uint8_t { kRows, kColumns, kLonger };
+/// Which mean squares NorMuon keeps.
+enum class NormAxis : uint8_t {
+  kRows,     ///< one per row
+  kColumns,  ///< one per column
+  kLonger,   ///< one per line of the longer side; a tie: rows
+};
 
-// One block of rows or columns of a parameter, with its own NorMuon settings where they differ.
+/// One block of rows or columns of a parameter, with its own NorMuon settings where they differ.
 struct Block {
-  int64_t size = 0;
-  std::optional<bool> normuon;
-  std::optional<NormAxis> norm_axis;
+  int64_t size = 0;                     ///< rows or columns
+  std::optional<bool> normuon{};        ///< false: Muon for this block; true: NorMuon; none: the parameter's algorithm
+  std::optional<NormAxis> norm_axis{};  ///< none: the parameter's
 
+  /// Compares all fields.
   bool operator==(const Block&) const = default;
 };
 
-// How a parameter is read as matrices. Its shape, or `view`, is (batch..., rows, columns). Every combination of batch
-// index, row block and column block is one matrix.
+/// How a parameter is read as matrices. Its shape, or `view`, is (batch..., rows, columns). Every combination of batch
+/// index, row block and column block is one matrix.
 struct MatrixSpec {
-  Shape view;                  // the storage is read row-major as this shape; empty: the shape of the parameter
-  bool flatten = false;        // a convolution: rows are dimension 0, columns all the others
-  std::vector<Block> rows;     // the rows are cut into these (fused QKV, gate and up, heads); empty: one block
-  std::vector<Block> columns;  // the columns are cut into these (an output projection per head); empty: one block
+  Shape view{};                  ///< the storage is read row-major as this shape; empty: the shape of the parameter
+  bool flatten = false;          ///< a convolution: rows are dimension 0, columns all the others
+  std::vector<Block> rows{};     ///< the rows are cut into these (fused QKV, gate and up, heads); empty: one block
+  std::vector<Block> columns{};  ///< the columns are cut into these (an output projection per head); empty: one block
 
+  /// Compares all fields.
   bool operator==(const MatrixSpec&) const = default;
 };
 
-// Decides which ranks keep momentum, moments and NorMuon's statistics from step to step.
+/// Decides which ranks keep momentum, moments and NorMuon's statistics from step to step.
 enum class StateKeeper : uint8_t {
-  kEngine,   // the engine keeps each element once: with one of the replicas, or with the owner of the matrix
-  kHolders,  // every rank keeps the state of the elements that it holds, in memory that the caller gives
+  kEngine,   ///< the engine keeps each element once: with one of the replicas, or with the owner of the matrix
+  kHolders,  ///< every rank keeps the state of the elements that it holds, in memory that the caller gives
 };
 
-// Which shape gives the scale of the step: that of each matrix, or that of the parameter it is a block of.
-enum class ScaleShape : uint8_t { kBlock, kParameter };
+/// Which shape gives the scale of the step.
+enum class ScaleShape : uint8_t {
+  kBlock,      ///< that of each matrix
+  kParameter,  ///< that of the parameter that the matrix is a block of
+};
 
-// A tensor that is trained.
+/// A tensor that is trained.
 struct Parameter {
-  std::string name;
-  Shape shape;
-  Dtype dtype = Dtype::kF32;
-  Dtype grad_dtype = Dtype::kF32;
-  Layout layout;
-  Algorithm algorithm = Algorithm::kNorMuon;
-  NormAxis norm_axis = NormAxis::kLonger;
-  MatrixSpec matrices;                              // ignored by AdamW and Lion
-  StateKeeper state_keeper = StateKeeper::kEngine;  // kHolders: not for replicas under Problem::grad_sync
-  // The next three change the size of the step, and never the plan.
-  int output_dim = 0;  // 0: a matrix is (output, input); 1: stored transposed
+  std::string name{};                         ///< unique in the problem; names appear in errors and checkpoints
+  Shape shape{};                              ///< shape of the whole tensor; every dimension is at least 1
+  Dtype dtype = Dtype::kF32;                  ///< type of the weights
+  Dtype grad_dtype = Dtype::kF32;             ///< type of the gradients
+  Layout layout{};                            ///< which rank holds which elements
+  Algorithm algorithm = Algorithm::kNorMuon;  ///< how it is updated
+  NormAxis norm_axis = NormAxis::kLonger;     ///< NorMuon only
+  MatrixSpec matrices{};                      ///< ignored by AdamW and Lion
+  /// Who keeps its state. kHolders: not for replicas under Problem::grad_sync.
+  StateKeeper state_keeper = StateKeeper::kEngine;
+  /// 0: a matrix is (output, input); 1: stored transposed. Changes the size of the step, never the plan.
+  int output_dim = 0;
+  /// Which shape gives the scale of the step. Never changes the plan.
   ScaleShape scale_shape = ScaleShape::kBlock;
-  double multiplier = 1;  // times the learning rate; matrices with different ones are still orthogonalized in one batch
+  /// Times the learning rate; matrices with different ones are still orthogonalized in one batch. Never changes the
+  /// plan.
+  double multiplier = 1;
 };
 
+/// All that a plan is made for. Every rank gives the same.
 struct Problem {
-  std::string model;
-  int32_t ranks = 1;
-  std::vector<Mesh> meshes;
-  std::vector<Parameter> parameters;
-  Dtype wire = Dtype::kBf16;  // updates are rounded to it and travel in it
-  // Muster averages the gradients of replicas: raw gradients travel to the owner, new weights travel back.
+  std::string model{};                  ///< a name, for reports
+  int32_t ranks = 1;                    ///< how many ranks the communicator has
+  std::vector<Mesh> meshes{};           ///< that layouts refer to by index
+  std::vector<Parameter> parameters{};  ///< in the order that memory, gradients and statistics use
+  Dtype wire = Dtype::kBf16;  ///< updates are rounded to it and travel in it; on one rank they are rounded too
+  /// Muster averages the gradients of replicas: raw gradients travel to the owner, new weights travel back.
   bool grad_sync = false;
-  std::vector<int64_t> group_sizes;  // for Strategy::kGrouped: parameters per group; empty: one group per kind
+  std::vector<int64_t> group_sizes{};  ///< for Strategy::kGrouped: parameters per group; empty: one group per kind
 };
 
-// The layout of NorMuon's mean squares where holders keep the state of a parameter: a tensor of shape (batch...,
-// lines), or (lines) if `view` or `flatten` changes the parameter's shape. It is cut over the parameter's mesh. Axes
-// that cut a batch dimension cut the same dimension here, in the same way; axes that cut rows or columns cut the lines
-// into chunks, in the order of the mesh.
+/// The layout of NorMuon's mean squares where holders keep the state of a parameter: a tensor of shape (batch...,
+/// lines), or (lines) if `view` or `flatten` changes the parameter's shape. It is cut over the parameter's mesh. Axes
+/// that cut a batch dimension cut the same dimension here, in the same way; axes that cut rows or columns cut the lines
+/// into chunks, in the order of the mesh.
 struct StatisticsLayout {
-  Shape shape;            // empty: the parameter has none
-  Shape local_shape;      // of this rank
-  std::vector<int> dims;  // per mesh axis, the dimension that it cuts; -1: none
+  Shape shape{};          ///< shape of the whole tensor; empty: the parameter has none
+  Shape local_shape;      ///< shape of this rank's part
+  std::vector<int> dims;  ///< per mesh axis, the dimension that it cuts; -1: none
 };
-// Not collective. Throws InvalidArgument.
+/// The layout for `rank` of the mean squares of `parameter`, an index into Problem::parameters. Not collective. Throws
+/// InvalidArgument.
 StatisticsLayout statistics_layout(const Problem& problem, int32_t parameter, int32_t rank);
 
-// Throws InvalidArgument that names the parameter or mesh and the value, unless all layouts and matrices are
-// consistent.
+/// Throws InvalidArgument that names the parameter or mesh and the value, unless all layouts and matrices are
+/// consistent.
 void validate(const Problem& problem);
 
 }  // namespace muster

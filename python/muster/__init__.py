@@ -6,7 +6,7 @@ imported on first use; this package alone needs no PyTorch.
 
 from typing import TYPE_CHECKING
 
-from ._muster import CommError, DeviceError, Error, ErrorCode, Internal, InvalidArgument
+from ._muster import CommError, DeviceError, Error, ErrorCode, Internal, InvalidArgument, ResourceError
 from .build_info import Info, info
 
 if TYPE_CHECKING:
@@ -32,4 +32,4 @@ else:
 
 
 __version__ = "0.2.0"
-__all__ = ["CommError", "DeviceError", "Error", "ErrorCode", "Info", "Internal", "InvalidArgument", "info"]
+__all__ = ["CommError", "DeviceError", "Error", "ErrorCode", "Info", "Internal", "InvalidArgument", "ResourceError", "info"]

@@ -6,11 +6,11 @@ import json
 import platform
 from typing import Any
 
-from . import _muster
+from ._muster import build_info
 
 
 class Info(dict[str, Any]):
-    """A dict that prints as a table. Versions are text, None where there is nothing."""
+    """What ``info`` found: a dict that prints as a table. Versions are text, None where there is nothing."""
 
     def rows(self) -> list[tuple[str, str]]:
         """Name and text of each line of the table."""
@@ -36,7 +36,7 @@ def info() -> Info:
     Initializes the CUDA driver, as ``torch.cuda.is_available()`` does, and opens libnccl if there is one. A missing
     GPU, driver or library is reported, never raised.
     """
-    return Info(json.loads(_muster.build_info()), python=platform.python_version())
+    return Info(json.loads(build_info()), python=platform.python_version())
 
 
 def _cuda_text(cuda: dict[str, Any]) -> str:

@@ -64,7 +64,7 @@ class Engine {
     const Problem& problem = optimizer_->problem();
     const Plan& plan = optimizer_->plan();
     const PlanSummary summary = summarize(problem, plan, plan_options_.cost);
-    return make(plan_text::PlanReport{problem, plan, summary, plan_options_.cost, 0, plan_options_.scratch_bytes});
+    return make(plan_text::PlanReport{problem, plan, summary, plan_options_.cost});
   }
 
  private:

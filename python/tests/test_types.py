@@ -38,6 +38,11 @@ def test_everything_public_is_documented_and_typed(thing) -> None:
     assert inspect.isclass(thing) or inspect.signature(function).return_annotation is not inspect.Signature.empty
 
 
+def test_errors_say_what_they_mean() -> None:
+    kinds = (muster.Error, muster.InvalidArgument, muster.CommError, muster.DeviceError, muster.Internal, muster.ErrorCode)
+    assert all(vars(kind)["__doc__"] for kind in kinds)
+
+
 def test_a_strict_type_checker_finds_nothing(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     check = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "-p", "muster"]

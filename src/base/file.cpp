@@ -20,8 +20,33 @@ std::string path_text(const std::string& path) {
   return (begin == 0 ? "'" : "'...") + escaped(path.substr(begin)) + "'";
 }
 
+namespace {
+
+// True if another path or other permissions would not have helped.
+bool is_machines_fault(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:  // past RLIMIT_FSIZE or the limit of the file system
+    case EIO:
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+    case ESTALE:
+    case ETIMEDOUT:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
 void fail_system(const char* verb, const std::string& path) {
-  fail("cannot {} {}: {}", verb, path_text(path), std::generic_category().message(errno));
+  const int error = errno;
+  std::string text = fmt::format("cannot {} {}: {}", verb, path_text(path), std::generic_category().message(error));
+  if (is_machines_fault(error)) throw ResourceError(std::move(text));
+  throw InvalidArgument(std::move(text));
 }
 
 File::File(std::string path, int flags, const char* verb) : path_(std::move(path)) {

@@ -1,5 +1,5 @@
-// Files read and written by position, for many ranks at once. A failed system call throws InvalidArgument with the path
-// and the system's message.
+// Files read and written by position, for many ranks at once. A failed system call throws an error with the path and
+// the system's message: ResourceError if the disk or the machine is at fault, InvalidArgument if the path is.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class File {
 // Escaped and in quotes. Of a path longer than 240 bytes, the end, where the file's name is.
 std::string path_text(const std::string& path);
 
-// Throws InvalidArgument: cannot <verb> '<path>': what errno says.
+// Throws ResourceError or InvalidArgument, as errno says: cannot <verb> '<path>': its text.
 [[noreturn]] void fail_system(const char* verb, const std::string& path);
 
 // Makes the creation, renaming and removal of its files durable.

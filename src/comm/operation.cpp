@@ -86,6 +86,8 @@ std::string late(std::string_view name, std::span<const int32_t> ranks, std::chr
   return fmt::format("{}: {} did not arrive within {} ms", name, rank_list(ranks), timeout.count());
 }
 
+bool is_timeout(std::string_view cause) { return cause.find(" within ") != std::string_view::npos; }
+
 std::string left(std::string_view name, std::span<const int32_t> ranks) {
   return fmt::format("{}: {} left", name, rank_list(ranks));
 }

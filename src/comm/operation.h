@@ -40,6 +40,8 @@ void check_options(const CommOptions& options);
 
 // Causes of a CommError. `name` is that of the operation.
 std::string late(std::string_view name, std::span<const int32_t> ranks, std::chrono::milliseconds timeout);
+// True for a cause that is a timeout: late(), and what backends say that do not know the rank.
+bool is_timeout(std::string_view cause);
 std::string left(std::string_view name, std::span<const int32_t> ranks);
 std::string bytes_differ(std::string_view name, const Send& send, int32_t sender, int64_t expected);
 std::string names_differ(std::string_view name, int32_t rank, std::string_view other_name, int32_t other_rank);

@@ -137,10 +137,12 @@ void Optimizer::Impl::build() {
                                        .link = link_});
   path_ = engine::make_step_path(*context_, options_, status_);
   // The table says how wide the kernels compute, and the plan counts on it.
-  const int64_t cap = options_.plan.strategy == Strategy::kGlobal ? options_.plan.scratch_bytes : 0;
+  const int64_t cap = options_.plan.scratch_bytes ? plan_.scratch_cap : 0;
   if (cap > 0 && path_->scratch_bytes() > cap) {
-    throw InvalidArgument(fmt::format("scratch_bytes {}: rank {} needs {}; cost table '{}' is for another device", cap,
-                                      rank_, path_->scratch_bytes(), options_.plan.cost.device));
+    throw InvalidArgument(
+        {fmt::format("scratch cap of {} bytes: rank {} needs {}; cost table '{}' is for another device", cap, rank_,
+                     path_->scratch_bytes(), options_.plan.cost.device),
+         ErrorCode::kScratchCapTooSmall});
   }
 }
 

@@ -1,6 +1,7 @@
 // Which kernels this build has, and which hardware and libraries they find on this machine.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -30,5 +31,7 @@ struct CudaInfo {
 CpuInfo cpu_info();
 // Initializes the CUDA driver. Does not throw if there is none.
 CudaInfo cuda_info();
+// Memory that can be allocated on a device now; 0 if CUDA is not built in. Throws DeviceError.
+int64_t cuda_free_bytes(int device);
 
 }  // namespace muster::kernels

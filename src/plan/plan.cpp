@@ -133,7 +133,7 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
     base::fail("wave order: strategy {} fixes its own", name(options.strategy));
   }
   check_order(problem, options);
-  if (options.scratch_bytes < 0) base::fail("scratch cap of {} bytes", options.scratch_bytes);
+  if (options.scratch_bytes.value_or(0) < 0) base::fail("scratch cap of {} bytes", *options.scratch_bytes);
   const plan::Catalog catalog(problem);
   const plan::CostModel cost(catalog, options.cost);
   Plan plan = build(catalog, cost, options);

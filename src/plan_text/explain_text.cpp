@@ -143,15 +143,13 @@ std::string explain_text(const PlanReport& report, const plan::Explanation& expl
   const Parameter& parameter = report.problem.parameters.at(static_cast<size_t>(explanation.parameter));
   const Mesh& mesh = report.problem.meshes.at(static_cast<size_t>(parameter.layout.mesh));
   std::string out =
-      fmt::format("{}: {} {}, {}, {} elements\n", printable(parameter.name), shape_words(parameter.shape),
-                  word(parameter.dtype), word(parameter.algorithm), grouped_text(element_count(parameter.shape)));
+      fmt::format("{}: {} {}, {}, {}\n", printable(parameter.name), shape_words(parameter.shape), word(parameter.dtype),
+                  word(parameter.algorithm), counted_text(element_count(parameter.shape), "element"));
   const int64_t replicas = replica_count(mesh, parameter.layout);
-  out += fmt::format("  layout: {} on mesh {}; {} rank{}, {} cop{} of each element\n",
-                     layout_words(mesh, parameter.layout), mesh_words(mesh), grouped_text(mesh.size()),
-                     mesh.size() == 1 ? "" : "s", grouped_text(replicas), replicas == 1 ? "y" : "ies");
+  out += fmt::format("  layout: {} on mesh {}; {}, {} of each element\n", layout_words(mesh, parameter.layout),
+                     mesh_words(mesh), counted_text(mesh.size(), "rank"), counted_text(replicas, "copy", "copies"));
   if (!is_matrix_algorithm(parameter.algorithm)) return out + fmt::format("  {}\n", updaters_text(report, explanation));
-  out += fmt::format("  {} matri{}\n", grouped_text(explanation.matrix_count),
-                     explanation.matrix_count == 1 ? "x" : "ces");
+  out += fmt::format("  {}\n", counted_text(explanation.matrix_count, "matrix", "matrices"));
   out += matrices_text(report, explanation.matrices);
   const int64_t more = explanation.matrix_count - std::ssize(explanation.matrices);
   if (more > 0) out += fmt::format("\n  … and {} more\n", grouped_text(more));

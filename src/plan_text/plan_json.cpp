@@ -158,6 +158,8 @@ std::string plan_json(const PlanReport& report, const PlanDetails& details) {
                {"imbalance", summary.imbalance()},
                {"over_bound", summary.over_bound()},
                {"scratch_bytes_max", summary.scratch_bytes_max},
+               {"scratch_cap_bytes", report.plan.scratch_cap},
+               {"scratch_cap_raised", report.plan.scratch_cap_raised},
                {"predicted_ms", milliseconds(summary.predicted_ns)},
                {"plan_ms", milliseconds(report.plan_ns)},
                {"hash", hash_text(report.plan.hash)},

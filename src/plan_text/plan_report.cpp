@@ -51,6 +51,12 @@ std::string shapes_text(std::span<const ShapeCount> shapes, size_t width) {
   return text;
 }
 
+std::string scratch_cap_text(int64_t scratch_cap, bool scratch_cap_raised) {
+  if (scratch_cap == 0) return "no cap";
+  return fmt::format("cap {}{}", bytes_text(scratch_cap),
+                     scratch_cap_raised ? ": the least that this model needs; more makes steps faster" : "");
+}
+
 int64_t zero_matrix_count(const PlanSummary& summary) {
   return std::accumulate(summary.waves.begin(), summary.waves.end(), int64_t{0},
                          [](int64_t sum, const PlanSummary::WaveTotal& wave) { return sum + wave.zeros; });

@@ -21,8 +21,7 @@ struct PlanReport {
   const Plan& plan;
   const PlanSummary& summary;
   const CostTable& cost;
-  int64_t plan_ns = 0;      // wall time of make_plan; 0: not measured
-  int64_t scratch_cap = 0;  // bytes; 0: none
+  int64_t plan_ns = 0;  // wall time of make_plan; 0: not measured
 };
 
 struct ShapeCount {
@@ -38,6 +37,13 @@ std::vector<std::vector<ShapeCount>> count_shapes(const plan::Catalog& catalog, 
 
 // "48×768×768, 12×3072×768"; shapes that do not fit into `width` columns give way to "…".
 std::string shapes_text(std::span<const ShapeCount> shapes, size_t width);
+
+// "cap 1.00 GiB", "cap 1.62 GiB: the least that this model needs; more makes steps faster", "no cap". Both are as in
+// Plan.
+std::string scratch_cap_text(int64_t scratch_cap, bool scratch_cap_raised);
+inline std::string scratch_cap_text(const Plan& plan) {
+  return scratch_cap_text(plan.scratch_cap, plan.scratch_cap_raised);
+}
 
 int64_t zero_matrix_count(const PlanSummary& summary);
 int64_t repeated_matrix_count(const Plan& plan);  // in each replica

@@ -58,8 +58,8 @@ class Table {
 
   void header() {
     const Problem& problem = report_.problem;
-    line(fmt::format("{} on {} rank{}, strategy {}", bold(printable(problem.model)), grouped_text(problem.ranks),
-                     problem.ranks == 1 ? "" : "s", bold(name(report_.plan.strategy))));
+    line(fmt::format("{} on {}, strategy {}", bold(printable(problem.model)), counted_text(problem.ranks, "rank"),
+                     bold(name(report_.plan.strategy))));
     std::string meshes;
     for (const Mesh& mesh : problem.meshes) {
       if (!meshes.empty()) meshes += "; ";
@@ -68,10 +68,10 @@ class Table {
     }
     field(problem.meshes.size() > 1 ? "meshes" : "mesh", meshes);
     const int64_t zeros = zero_matrix_count(report_.summary);
-    field("model",
-          fmt::format("{} parameters, {} elements, {} matrices{}", grouped_text(std::ssize(problem.parameters)),
-                      magnitude_text(total_elements(problem)), grouped_text(std::ssize(report_.plan.owner)),
-                      zeros > 0 ? fmt::format(" and {} of zeros", grouped_text(zeros)) : ""));
+    field("model", fmt::format("{}, {} elements, {}{}", counted_text(std::ssize(problem.parameters), "parameter"),
+                               magnitude_text(total_elements(problem)),
+                               counted_text(std::ssize(report_.plan.owner), "matrix", "matrices"),
+                               zeros > 0 ? fmt::format(" and {} of zeros", grouped_text(zeros)) : ""));
     if (const int64_t repeated = repeated_matrix_count(report_.plan); repeated > 0) {
       field("replicas", fmt::format("each orthogonalizes {} of the matrices for itself", grouped_text(repeated)));
     }
@@ -93,8 +93,9 @@ class Table {
                               bytes_text(s.bytes_sent_max),
                               s.padding_bytes > 0 ? styled("33", bytes_text(s.padding_bytes)) : "0 B"));
     field("scratch",
-          fmt::format("{} at most{}", bytes_text(s.scratch_bytes_max),
-                      report_.scratch_cap > 0 ? fmt::format(" (cap {})", bytes_text(report_.scratch_cap)) : ""));
+          fmt::format(
+              "{} at most{}", bytes_text(s.scratch_bytes_max),
+              report_.plan.strategy == Strategy::kGlobal ? fmt::format(" ({})", scratch_cap_text(report_.plan)) : ""));
     if (report_.plan_ns > 0) field("planning", time_text(report_.plan_ns));
     line();
   }

@@ -69,6 +69,14 @@ std::string grouped_text(int64_t count) {
   return digits;
 }
 
+std::string counted_text(int64_t count, std::string_view one) {
+  return fmt::format("{} {}{}", grouped_text(count), one, count == 1 ? "" : "s");
+}
+
+std::string counted_text(int64_t count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", grouped_text(count), count == 1 ? one : many);
+}
+
 std::string percent_text(double ratio) {
   const double percent = ratio * 100;
   const double magnitude = std::abs(percent);

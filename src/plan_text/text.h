@@ -12,10 +12,12 @@ std::string bytes_text(int64_t bytes);       // "0 B", "1.50 KiB", "128 MiB"
 std::string time_text(int64_t nanoseconds);  // "850 ns", "12.3 µs", "1.24 ms"
 // With as many digits as tell apart times that differ by `resolution`.
 std::string time_text(int64_t nanoseconds, int64_t resolution);
-std::string magnitude_text(int64_t count);  // "912", "124.4 M", "396.8 B"
-std::string grouped_text(int64_t count);    // "61,440"
-std::string percent_text(double ratio);     // 0.125 -> "12.5 %"
-std::string hash_text(uint64_t hash);       // 16 hex digits
+std::string magnitude_text(int64_t count);                                             // "912", "124.4 M", "396.8 B"
+std::string grouped_text(int64_t count);                                               // "61,440"
+std::string counted_text(int64_t count, std::string_view one);                         // "1 layer", "2,048 layers"
+std::string counted_text(int64_t count, std::string_view one, std::string_view many);  // "1 matrix", "2 matrices"
+std::string percent_text(double ratio);                                                // 0.125 -> "12.5 %"
+std::string hash_text(uint64_t hash);                                                  // 16 hex digits
 
 // Names come from files: control characters must not reach a terminal. One '?' each.
 std::string printable(std::string_view text);

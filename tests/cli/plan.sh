@@ -117,8 +117,23 @@ large 4096 --mesh fsdp=7
 large 4096 --mesh fsdp=7 --set experts=60
 large 2048 --mesh fsdp=96 --set experts=160
 
+echo "== the scratch cap"
+# The least that the error names works, and one less does not.
+refuses 2 'the least that works is ' "$muster" plan moe-397b --mesh fsdp=64 --scratch-mib 7
+least=$(sed -n 's/.*the least that works is \([0-9]*\) MiB.*/\1/p' "$work/stderr")
+plan least moe-397b --mesh fsdp=64 --scratch-mib "$least"
+holds "least['scratch_cap_bytes'] == $least << 20 and least['scratch_cap_raised'] is False"
+rejects "least that works is $least MiB" plan moe-397b --mesh fsdp=64 --scratch-mib $((least - 1))
+plan usual moe-397b --mesh fsdp=64
+holds "usual['scratch_cap_raised'] is True and usual['scratch_cap_bytes'] + (1 << 20) > $least << 20 >= usual['scratch_cap_bytes']"
+holds "usual['scratch_bytes_max'] <= usual['scratch_cap_bytes']"
+table=$("$muster" plan moe-397b --mesh fsdp=64)
+grep -q 'the least that this model needs' <<<"$table" || fail "plan does not say that it raised the cap"
+grep -q '(cap 1.00 GiB)' <<<"$("$muster" plan gpt2-small --ranks 2)" || fail "plan does not say the default cap"
+plan none moe-397b --mesh fsdp=64 --scratch-mib 0
+holds "none['scratch_cap_bytes'] == 0 and none['scratch_bytes_max'] > usual['scratch_bytes_max']"
+
 echo "== bad flags"
-rejects "subcommand"
 rejects "bogus" bogus
 rejects "MODEL" plan
 rejects "no-such-model" plan no-such-model --ranks 2
@@ -139,7 +154,7 @@ rejects "sometimes" plan gpt2-small --ranks 2 --strategy sometimes
 for waves in -1 x 99999999999; do rejects "--waves" plan gpt2-small --ranks 2 --waves "$waves"; done
 rejects "waves" plan gpt2-small --ranks 2 --strategy chunked --waves 2
 for mib in -1 x 9223372036854775807; do rejects "--scratch-mib" plan gpt2-small --ranks 2 --scratch-mib "$mib"; done
-rejects "scratch" plan gpt2-small --ranks 2 --scratch-mib 1
+rejects "--scratch-mib: scratch cap of 1 MiB" plan gpt2-small --ranks 2 --scratch-mib 1
 for layers in 0 -1 x; do rejects "--layers" plan gpt2-small --ranks 2 --layers "$layers"; done
 rejects "experts" plan gpt2-small --ranks 2 --set experts=4
 for setting in experts experts= =4 experts=x experts=0; do rejects "--set" plan moe-397b --ranks 8 --set "$setting"; done

@@ -28,6 +28,10 @@ for part in 'gpt2-small on 8 ranks of gb300' 'exposed comm' 'megabatch'; do
   grep -qF -- "$part" <<<"$table" || fail "the table lacks: $part"
 done
 
+echo "== a model that needs more scratch than the default cap"
+table=$("$muster" simulate moe-397b --mesh fsdp=64 --cluster h100-ib)
+grep -q 'scratch of global: cap .* the least that this model needs' <<<"$table" || fail "simulate does not say the cap"
+
 echo "== every strategy that can plan the model"
 gives every "$muster" simulate "$small" --ranks 3 --cluster h100-ib --strategy all --json
 holds 'len(every["strategies"]) >= 6'
@@ -50,8 +54,8 @@ holds 'mine["cluster"] == "mine" and mine["cost"] == "cpu" and all(s["fits"] for
 cluster odd ', "nic_mbps": -3'
 cluster unknown ', "nics": 8'
 echo '{' >"$work/broken.cluster"
-rejects "nic_mbps -3" gpt2-small --ranks 2 --cluster "$work/odd.cluster"
-rejects "nics 8" gpt2-small --ranks 2 --cluster "$work/unknown.cluster"
+rejects "'nic_mbps' must be an integer from 10 to 1000000000000, not -3" gpt2-small --ranks 2 --cluster "$work/odd.cluster"
+rejects "unknown key 'nics'" gpt2-small --ranks 2 --cluster "$work/unknown.cluster"
 rejects "broken.cluster" gpt2-small --ranks 2 --cluster "$work/broken.cluster"
 rejects "--cluster" gpt2-small --ranks 2 --cluster tpu
 rejects "--cluster" gpt2-small --ranks 2 --cluster "$(printf 'x%.0s' {1..300})"

@@ -12,7 +12,7 @@ holds 'not {"losses", "final_loss", "unigram_entropy", "tokens_per_s", "optimize
 holds 'len(one["losses"]) == 5 and one["losses"][4] < one["losses"][0] and one["final_loss"] < one["losses"][0]'
 holds 'abs(one["unigram_entropy"] - 3.3128) < 1e-4 and one["tokens_per_s"] > 0 and 0 < one["optimizer_share"] < 1'
 table=$("$muster" train "${tiny[@]}" --ranks 2)
-for part in '1 layers of 16' 'normuon in f32' 'fsdp=2 (local)' 'step     1' 'step     5' 'held-out loss' '3.3128' 'tokens/s'; do
+for part in '1 layer of width 16' 'normuon in f32' 'fsdp=2 (local)' 'step     1' 'step     5' 'held-out loss' '3.3128' 'tokens/s'; do
   grep -qF -- "$part" <<<"$table" || fail "the text lacks: $part"
 done
 
@@ -88,6 +88,22 @@ mkdir "$work/broken"
 echo '{' >"$work/broken/train.json"
 refuses 2 '--save: ' "$muster" train "${tiny[@]}" --save "$work/broken"
 refuses 2 '2000 ranks: as threads at most 1024' "$muster" train "${tiny[@]}" --ranks 2000
+# A folder of someone else that has the name of ours was deleted.
+mkdir -p "$work/theirs/state-b"
+echo mine >"$work/theirs/state-b/notes"
+"$muster" train "${tiny[@]}" --save-every 1 --save "$work/theirs" >/dev/null
+[[ $(cat "$work/theirs/state-b/notes") == mine ]] || fail "--save touched a file of someone else"
+mkdir "$work/other"
+cp -r "$work"/copy/state-? "$work/other/state-b"
+refuses 2 'state-b' "$muster" train "${tiny[@]}" --save "$work/other"
+[[ -e $work/other/state-b/muster.index.json ]] || fail "--save removed a checkpoint of someone else"
+# Broken text of five megabytes came back whole.
+python3 -c 'print("{\"format\": \"" + "x" * 5_000_000 + "\", \"version\": 1}")' >"$work/broken/train.json"
+refuses 2 "xxx...' of version 1" "$muster" train --resume "$work/broken"
+(($(wc -c <"$work/stderr") < 1000)) || fail "the error has $(wc -c <"$work/stderr") bytes"
+# A full disk exited with 2, as if a flag were wrong. Here a file must not grow past 8 KiB.
+on_full_disk() { (trap '' XFSZ && ulimit -f 8 && "$@"); }
+refuses 1 'File too large' on_full_disk "$muster" train "${tiny[@]}" --json --save "$work/full"
 rm "$work"/saved/state-?/muster.index.json
 refuses 2 'muster.index.json' "$muster" train --resume "$work/saved"
 
@@ -95,7 +111,7 @@ echo "== reports, and other trainings beside"
 "$muster" train "${tiny[@]}" --json >"$work/one.json"
 "$muster" train "${tiny[@]}" --seed 9 --json >"$work/nine.json"
 text=$("$muster" train "${tiny[@]}" --ranks 2 --html "$work/report.html" --compare "$work/one.json,$work/nine.json")
-for part in 'beside fsdp=1, global (one): the same losses, bit for bit' 'beside fsdp=1, global (nine): other losses from step 1 on' \
+for part in 'compared with fsdp=1, global (one): the same losses, bit for bit' 'compared with fsdp=1, global (nine): other losses from step 1 on' \
   "report: $work/report.html"; do
   grep -qF -- "$part" <<<"$text" || fail "the text lacks: $part"
 done

@@ -123,6 +123,7 @@ if ! has_gpu; then
   refuses 2 '--device' "$muster" verify "$small" --ranks 2 --device cuda --comm nccl --graph off
 fi
 refuses 2 '--threads' "$muster" verify "$small" --ranks 2 --threads 0
+refuses 2 '--html' "$muster" verify "$small" --ranks 2 --html "$work/no/such/page.html"
 refuses 2 'no-such-model' "$muster" verify no-such-model --ranks 2
 refuses 2 'l.0.qkv' "$muster" verify "$small" --ranks 2 --strategy grouped
 sed 's/"bf16"/"f16"/' "$small" >"$work/half.model"

@@ -19,6 +19,7 @@ std::string case_name(const Param& param) {
   return std::get<0>(param).name + "_on_" + std::to_string(std::get<1>(param));
 }
 
+// [contract]
 class LocalContract : public testing::TestWithParam<std::tuple<ContractCase, int32_t>> {};
 
 TEST_P(LocalContract, holds) {
@@ -29,6 +30,7 @@ TEST_P(LocalContract, holds) {
 INSTANTIATE_TEST_SUITE_P(Local, LocalContract,
                          testing::Combine(testing::ValuesIn(contract_cases()), testing::ValuesIn(kRanks)),
                          [](const auto& test) { return case_name(test.param); });
+// [/contract]
 
 class LocalFailure : public testing::TestWithParam<std::tuple<FailureCase, int32_t>> {};
 

@@ -328,8 +328,8 @@ TEST_F(Checkpoints, OfOtherTensorsAreRefused) {
   EXPECT_THAT(refusal(wanted, 3), HasSubstr("has no tensor 'new'"));
 }
 
-// What every rank got from a save that must fail.
-template <typename Change>
+// What every rank got from a save that must fail, as an E.
+template <typename E = InvalidArgument, typename Change>
 std::vector<std::string> failed_save(const std::string& directory, int32_t ranks, Change change) {
   const WholeState state = whole_state(77);
   std::vector<std::string> errors(ranks, "saved");
@@ -339,7 +339,7 @@ std::vector<std::string> failed_save(const std::string& directory, int32_t ranks
     change(comm.rank(), shard.tensors);
     try {
       save_checkpoint(directory, {77, {}}, shard.tensors, comm, {.file_bytes = 100});
-    } catch (const InvalidArgument& error) {
+    } catch (const E& error) {
       errors[comm.rank()] = error.what();
     }
   });
@@ -369,7 +369,7 @@ TEST_F(Checkpoints, ThatFailOnOneRankFailOnAll) {
   expect_holds(1);
 }
 
-// A system that refuses to let one of the files grow.
+// A system that refuses to let one of the files grow. It was an InvalidArgument, as if another call would do better.
 TEST_F(Checkpoints, ThatDoNotFitLeaveTheOldOneAndNothingElse) {
   save(1);
   const auto before = files();
@@ -379,7 +379,7 @@ TEST_F(Checkpoints, ThatDoNotFitLeaveTheOldOneAndNothingElse) {
   rlimit low = old;
   low.rlim_cur = 600;
   ::setrlimit(RLIMIT_FSIZE, &low);
-  const auto errors = failed_save(directory_, 5, nothing);
+  const auto errors = failed_save<ResourceError>(directory_, 5, nothing);
   ::setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
   EXPECT_THAT(errors, Each(errors[0]));

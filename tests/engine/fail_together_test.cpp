@@ -1,5 +1,6 @@
 #include "engine/step/fail_together.h"
 
+#include <new>
 #include <stdexcept>
 
 #include <gtest/gtest.h>
@@ -29,6 +30,29 @@ TEST(FailTogether, ThrowsTheFirstRanksFailureOnEveryRank) {
                              }),
               "rank 2: another text");
     EXPECT_EQ(failure_of_any(comm, "the last work", [] {}), "");
+  });
+}
+
+// A full disk was an InvalidArgument, and a failed allocation too, whose text was the library's.
+TEST(FailTogether, ThrowsResourceErrorIfTheMachineIsAtFault) {
+  test::run_ranks(3, [](Communicator& comm) {
+    const auto error_of = [&](const auto& work) -> std::string {
+      try {
+        fail_together(comm, "work", work);
+      } catch (const ResourceError& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kResource);
+        return error.what();
+      }
+      return "no ResourceError";
+    };
+    EXPECT_EQ(error_of([&] {
+                if (comm.rank() == 2) throw ResourceError("cannot write 'a': No space left on device");
+              }),
+              "rank 2: cannot write 'a': No space left on device");
+    EXPECT_EQ(error_of([&] {
+                if (comm.rank() == 1) throw std::bad_alloc();
+              }),
+              "rank 1: out of memory");
   });
 }
 

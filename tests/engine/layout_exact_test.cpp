@@ -32,10 +32,10 @@ Outcome check(uint64_t seed, const test::RandomCase& c) {
   many.measure = [&](int32_t rank, const Optimizer& optimizer) { scratch[rank] = optimizer.scratch_bytes(); };
   const std::vector<test::RankMemory> ranks = test::train(many);
   const PlanSummary summary = summarize(c.problem, plan, c.options.cost);
-  const bool capped = c.options.strategy == Strategy::kGlobal && c.options.scratch_bytes > 0;
+  const bool capped = plan.scratch_cap > 0;
   for (int32_t r = 0; r < c.problem.ranks && capped; ++r) {
-    EXPECT_LE(summary.ranks[r].scratch_bytes, c.options.scratch_bytes);
-    EXPECT_LE(scratch[r], c.options.scratch_bytes)
+    EXPECT_LE(summary.ranks[r].scratch_bytes, plan.scratch_cap);
+    EXPECT_LE(scratch[r], plan.scratch_cap)
         << which << ", rank " << r << ", predicted " << summary.ranks[r].scratch_bytes;
   }
   const test::RankMemory one = test::train(test::on_one_rank(many))[0];

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "model/model_support.h"
+#include "model/safetensors.h"
 
 namespace muster::model {
 namespace {
@@ -66,6 +67,38 @@ TEST(Rules, GiveDefaultsToTensorsOnly) {
   EXPECT_EQ(find(ruled(R"({"defaults": {"algorithm": "lion"}, "rules": []})"), "mlp").algorithm, Algorithm::kNorMuon);
 }
 
+// A misspelt pattern left every parameter as it was, without a word.
+TEST(Rules, ThatMatchNothingAreErrors) {
+  expect_error(error_of([] { ruled(R"({"rules": [{"match": "a.*"}, {"match": "b.*", "algorithm": "muon"}]})"); }),
+               {"rules.json", "rule 'b.*'", "matches no parameter"});
+  EXPECT_EQ(ruled(R"({"rules": [{"match": "b.*", "optional": true, "algorithm": "muon"}]})").parameters.size(), 3u);
+  EXPECT_EQ(ruled(R"({"rules": [{"match": "*"}, {"match": "a.q"}]})").parameters.size(), 3u)
+      << "a rule behind one that matches first is not a misspelt one";
+  const Rules wrong = parse_rules(R"({"rules": [{"match": "a"}, {"match": "aa", "algorithm": "muon"}]})", "r.json");
+  const std::vector<Tensor> tensors{{"a", "F32", {2, 2}}};
+  expect_error(error_of([&] { model_from_tensors(tensors, wrong, "x"); }), {"r.json", "rule 'aa'"});
+}
+
+// The error of a rule about a model of so many layers, of which two are kept.
+std::string two_layers_ruled(const std::string& layers, const std::string& pattern) {
+  const std::string model = R"({"meshes": [{"name": "m", "axes": "fsdp=2"}], "parameters": [
+      {"name": "l.{}.w", "layers": )" +
+                            layers + R"(, "shape": [4, 4], "placements": {"fsdp": {"shard": 0}}}]})";
+  const Rules rules = parse_rules(R"({"rules": [{"match": ")" + pattern + R"(", "algorithm": "muon"}]})", "rules.json");
+  BuildOptions options;
+  options.rules = &rules;
+  options.layers = 2;
+  return error_of([&] { EXPECT_EQ(build(model, options).parameters.size(), 2u); });
+}
+
+TEST(Rules, MayBeAboutLayersThatAreLeftOut) {
+  EXPECT_EQ(two_layers_ruled("8", "l.7.w"), "");
+  expect_error(two_layers_ruled("8", "l.8.w"), {"rule 'l.8.w'"});
+  // A short text may ask for billions of layers: looking at all of them would not end.
+  EXPECT_EQ(two_layers_ruled("2000000000", "l.1.w"), "");
+  EXPECT_EQ(two_layers_ruled("2000000000", "l.1999999999.w"), "");
+}
+
 TEST(Rules, NameTheRuleThatIsWrong) {
   const auto error = [](const std::string& text) { return error_of([&] { parse_rules(text, "rules.json"); }); };
   expect_error(error("{"), {"rules.json", "line 1"});
@@ -76,6 +109,7 @@ TEST(Rules, NameTheRuleThatIsWrong) {
   expect_error(error(R"({"rules": [{"match": "a*", "shape": [2]}]})"), {"rule 'a*'", "'shape'"});
   expect_error(error(R"({"rules": [{"match": "a*", "layers": 2}]})"), {"rule 'a*'", "'layers'"});
   expect_error(error(R"({"rules": [{"match": "a*", "skip": 1}]})"), {"rule 'a*'", "'skip'", "1"});
+  expect_error(error(R"({"rules": [{"match": "a*", "optional": "yes"}]})"), {"rule 'a*'", "'optional'", "yes"});
   expect_error(error(R"({"defaults": {"skip": true}, "rules": []})"), {"defaults", "'skip'"});
   expect_error(error(R"({"rule": [], "rules": []})"), {"rules.json", "'rule'"});
 }

@@ -41,6 +41,8 @@ TEST(Hashes, ChangeWithEverythingThatThePlannerReads) {
       [](Problem&, PlanOptions& o) { o.wave_order = WaveOrder::kSmallLast; },
       [](Problem&, PlanOptions& o) { o.elementwise = ElementwiseOrder::kLast; },
       [](Problem&, PlanOptions& o) { o.elementwise = ElementwiseOrder::kFirst; },
+      [](Problem&, PlanOptions& o) { o.scratch_bytes = 0; },
+      [](Problem&, PlanOptions& o) { o.scratch_bytes = int64_t{2} << 30; },
   };
   std::set<uint64_t> seen;
   for (const auto& change : changes) {

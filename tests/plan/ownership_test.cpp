@@ -104,7 +104,7 @@ TEST_P(WholeExperts, StayWhereTheyAre) {
   const PlanSummary s = summarize(problem, plan, options.cost);
   EXPECT_EQ(s.padding_bytes, 0);
   EXPECT_LE(s.over_bound(), 1.05);
-  EXPECT_LE(s.scratch_bytes_max, options.scratch_bytes);
+  EXPECT_LE(s.scratch_bytes_max, *options.scratch_bytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(Moe397b, WholeExperts,

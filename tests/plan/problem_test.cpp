@@ -129,7 +129,7 @@ TEST(Plans, RefuseBadOptions) {
   refused(options, "wave order 7");
   options = {};
   options.scratch_bytes = 1 << 20;
-  refused(options, "scratch cap of 1 MiB is below the 5 MiB that a 512x512 matrix of 'w' takes");
+  refused(options, "scratch cap of 1 MiB is too small: the least that works is 6 MiB");
   options = {};
   options.cost.memory_mbps = 0;
   refused(options, "memory_mbps 0");

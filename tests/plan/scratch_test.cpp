@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "muster/error.h"
 #include "plan/catalog.h"
 #include "support/problems.h"
 
@@ -154,6 +155,67 @@ TEST(Scratch, TakesNoReplicasForAlikeAmongTooManyLayouts) {
   const plan::Catalog catalog(problem);
   for (int32_t p = 0; p < 36; ++p) {
     EXPECT_EQ(catalog.replicas_alike(catalog.distribution(p), catalog.distribution(p)), p < 31) << p;
+  }
+}
+
+// A default of 1 GiB refused models whose smallest plan takes more, and the least that the error named did not always
+// work.
+TEST(ScratchCap, DefaultsToTheLeastThatTheModelNeeds) {
+  for (const int32_t ranks : {1, 2, 3, 5}) {
+    for (const int32_t waves : {0, 1, 2}) {
+      for (const bool ordered : {false, true}) {
+        Problem problem = test::one_parameter({10240, 10240}, ranks);
+        add(problem, "b", {3, 8192, 9216});
+        add(problem, "c", {11264, 4096});
+        PlanOptions options;
+        options.waves = waves;
+        if (ordered) options.order = {2, 0, 1};
+        const Plan plan = make_plan(problem, options);
+        const PlanSummary summary = summarize(problem, plan, options.cost);
+        EXPECT_TRUE(plan.scratch_cap_raised);
+        EXPECT_GT(plan.scratch_cap, kDefaultScratchBytes);
+        EXPECT_LE(summary.scratch_bytes_max, plan.scratch_cap);
+
+        options.scratch_bytes = plan.scratch_cap;
+        const Plan same = make_plan(problem, options);
+        EXPECT_FALSE(same.scratch_cap_raised);
+        EXPECT_EQ(same.hash, plan.hash) << ranks << " ranks, " << waves << " waves, ordered " << ordered;
+        if (ordered) continue;  // other owners may do with less
+        EXPECT_EQ(summary.scratch_bytes_max, plan.scratch_cap);
+        --*options.scratch_bytes;
+        EXPECT_THROW(make_plan(problem, options), InvalidArgument);
+      }
+    }
+  }
+}
+
+TEST(ScratchCap, IsTheDefaultWhereThatIsEnough) {
+  const Problem problem = test::one_parameter({64, 64}, 2);
+  const Plan plan = make_plan(problem, {});
+  EXPECT_EQ(plan.scratch_cap, kDefaultScratchBytes);
+  EXPECT_FALSE(plan.scratch_cap_raised);
+  EXPECT_EQ(make_plan(problem, {.scratch_bytes = 0}).scratch_cap, 0);
+  EXPECT_EQ(make_plan(problem, {.strategy = Strategy::kChunked}).scratch_cap, 0) << "only global keeps one";
+}
+
+TEST(ScratchCap, TooSmallIsAnErrorWithTheLeastThatWorks) {
+  const Problem problem = test::one_parameter({2048, 2048}, 2);
+  for (const int32_t waves : {0, 1}) {
+    PlanOptions options{.waves = waves, .scratch_bytes = 1};
+    std::string text;
+    try {
+      make_plan(problem, options);
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kScratchCapTooSmall);
+      text = error.what();
+    }
+    const size_t at = text.find("least that works is ");
+    ASSERT_NE(at, std::string::npos) << text;
+    const int64_t least = std::stoll(text.substr(at + 20));
+    options.scratch_bytes = least << 20;
+    EXPECT_NO_THROW(make_plan(problem, options));
+    options.scratch_bytes = (least - 1) << 20;
+    EXPECT_THROW(make_plan(problem, options), InvalidArgument);
   }
 }
 

@@ -13,9 +13,9 @@ using Json = nlohmann::json;
 TEST(PlanJson, HasTheKeysScriptsRelyOn) {
   const Sample sample = make_sample();
   const Json json = Json::parse(plan_json(sample.report()));
-  for (const char* key :
-       {"model", "ranks", "strategy", "waves", "collectives", "rounds", "bytes_sent_max", "bytes_sent_total",
-        "padding_bytes", "imbalance", "over_bound", "scratch_bytes_max", "predicted_ms", "plan_ms", "hash"}) {
+  for (const char* key : {"model", "ranks", "strategy", "waves", "collectives", "rounds", "bytes_sent_max",
+                          "bytes_sent_total", "padding_bytes", "imbalance", "over_bound", "scratch_bytes_max",
+                          "scratch_cap_bytes", "predicted_ms", "plan_ms", "hash"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["model"], "sample");

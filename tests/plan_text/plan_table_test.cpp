@@ -29,6 +29,18 @@ TEST(PlanTable, NamesTheModelAndItsFigures) {
   EXPECT_THAT(table, HasSubstr("████"));
 }
 
+TEST(PlanTable, SaysWhichScratchCapThePlanKeeps) {
+  Sample sample = make_sample();
+  sample.plan.scratch_cap = 0;
+  EXPECT_THAT(plan_table(sample.report(), {}), HasSubstr("5.00 MiB at most (no cap)"));
+  sample.plan.scratch_cap = kDefaultScratchBytes;
+  EXPECT_THAT(plan_table(sample.report(), {}), HasSubstr("5.00 MiB at most (cap 1.00 GiB)"));
+  sample.plan.scratch_cap = 5 << 20;
+  sample.plan.scratch_cap_raised = true;
+  EXPECT_THAT(plan_table(sample.report(), {}),
+              HasSubstr("5.00 MiB at most (cap 5.00 MiB: the least that this model needs; more makes steps faster)"));
+}
+
 TEST(PlanTable, ColoursOnlyOnRequest) {
   const Sample sample = make_sample();
   EXPECT_THAT(plan_table(sample.report(), {}), Not(HasSubstr("\x1b")));

@@ -16,12 +16,12 @@ TEST(Terms, EveryStrategyIsExplained) {
 
 TEST(Terms, ArePartOfThePageThatShowsThem) {
   Page page;
-  page.facts = {Figure::time("predicted_ms", "predicted step", 1), Figure::count("hats", "hats", 3)};
+  page.facts = {Figure::time("predicted_ms", "step", 1).from(Source::kPredicted), Figure::count("hats", "hats", 3)};
   page.strategies = {{"chunked", 0, 0, {Figure::ratio("imbalance", "imbalance", 1)}}, {"global, 2 waves", 0, 0, {}}};
   std::vector<std::string> names;
-  const auto data = page_data(page);  // a range of a temporary would be gone
+  const nlohmann::json data = page_data(page);
   for (const auto& term : data.at("terms")) names.push_back(term.at("name"));
-  EXPECT_THAT(names, ElementsAre("chunked", "global, 2 waves", "predicted step", "imbalance"));
+  EXPECT_THAT(names, ElementsAre("chunked", "global, 2 waves", "step, predicted", "imbalance"));
 }
 
 TEST(Terms, ANameThatIsNoStrategyNeedsNoWords) {

@@ -265,7 +265,7 @@ TEST(Simulate, ReplaysTheLargestModelOnFourThousandRanks) {
   const Simulation s = simulate(problem, make_plan(problem, options), cluster);
   EXPECT_GE(s.step_ns, s.bound_ns);
   EXPECT_TRUE(s.fits);
-  EXPECT_LE(s.scratch_bytes_max, options.scratch_bytes);
+  EXPECT_LE(s.scratch_bytes_max, *options.scratch_bytes);
 }
 
 // What the public change reports: the padded baseline runs out of 80 GB, its own paths do not.

@@ -445,8 +445,10 @@ class Checker {
     require(scratch.empty(), "{}", scratch);
     if (options_.strategy != Strategy::kGlobal) return;
     require(padding == 0, "global pads {} bytes", padding);
-    require(options_.scratch_bytes == 0 || summary.scratch_bytes_max <= options_.scratch_bytes, "scratch {} over {}",
-            summary.scratch_bytes_max, options_.scratch_bytes);
+    require(plan_.scratch_cap == options_.scratch_bytes || !options_.scratch_bytes,
+            "cap {}, not the one that was given", plan_.scratch_cap);
+    require(plan_.scratch_cap == 0 || summary.scratch_bytes_max <= plan_.scratch_cap, "scratch {} over {}",
+            summary.scratch_bytes_max, plan_.scratch_cap);
     require(options_.waves == 0 || summary.rounds <= options_.waves, "{} waves", summary.rounds);
   }
 

@@ -58,10 +58,8 @@ std::pair<std::string, int64_t> parse_setting(std::string_view flag, std::string
   return {name, parse_integer(context, text.substr(equals + 1), {std::numeric_limits<int64_t>::min()})};
 }
 
-void add_graph_option(CLI::App& command, std::string& value, const std::string& usual) {
-  command
-      .add_option("--graph", value,
-                  fmt::format("on: cuda records a step once and replays it; off: it does not ({})", usual))
+void add_graph_option(CLI::App& command, std::string& value, const std::string& values) {
+  command.add_option("--graph", value, fmt::format("{}: on cuda, capture a step once and replay it", values))
       ->type_name("G");
 }
 
@@ -72,7 +70,8 @@ void add_json_flag(CLI::App& command, bool& value) {
 void add_coefficients_option(CLI::App& command, std::string& value) {
   command
       .add_option("--coefficients", value,
-                  fmt::format("Of Newton-Schulz: {} (default polar_express)", fmt::join(coefficient_names(), ", ")))
+                  fmt::format("Coefficients of Newton-Schulz: {} (default polar_express)",
+                              fmt::join(coefficient_names(), ", ")))
       ->type_name("NAME");
 }
 
@@ -85,6 +84,12 @@ void check_folder(std::string_view flag, const std::string& path) {
   if (!folder.empty() && !std::filesystem::is_directory(folder, ignored)) {
     throw InvalidArgument(fmt::format("{}: \"{}\": there is no such folder", flag, path));
   }
+}
+
+std::string error_text(const std::exception& error) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  const bool cap = known != nullptr && known->code() == ErrorCode::kScratchCapTooSmall;
+  return std::string(cap ? "--scratch-mib: " : "") + error.what();
 }
 
 std::string one_line(std::string_view text) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -27,8 +28,8 @@ bool parse_switch(std::string_view flag, std::string_view text);                
 std::vector<bool> parse_switches(std::string_view flag, std::string_view text);                  // "on,off"
 std::pair<std::string, int64_t> parse_setting(std::string_view flag, std::string_view text);     // "experts=60"
 
-// Flags of the subcommands that take steps. `usual` is what is done where the flag is not given.
-void add_graph_option(CLI::App& command, std::string& value, const std::string& usual);
+// Flags of the commands that take steps. `values` are those that the command accepts, and its default.
+void add_graph_option(CLI::App& command, std::string& value, const std::string& values);
 void add_coefficients_option(CLI::App& command, std::string& value);
 
 void add_json_flag(CLI::App& command, bool& value);
@@ -38,6 +39,9 @@ void check_folder(std::string_view flag, const std::string& path);
 
 // One line that is safe on a terminal, whatever a name in it contained.
 std::string one_line(std::string_view text);
+
+// What an error says, with the flag in front if the library's code tells which.
+std::string error_text(const std::exception& error);
 
 // Runs `use`; an InvalidArgument that it throws gets the flag in front.
 template <typename Use>

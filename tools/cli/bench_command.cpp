@@ -9,9 +9,11 @@
 #include "arguments.h"
 #include "bench_page.h"
 #include "html_option.h"
+#include "memory_check.h"
 #include "model_arguments.h"
 #include "output.h"
 #include "plan_choice.h"
+#include "plan_text/plan_report.h"
 #include "plan_text/text.h"
 #include "progress.h"
 #include "ranks.h"
@@ -59,16 +61,17 @@ std::string time_ms(double ms) { return fmt::format("{:.{}f}", ms, ms < 10 ? 2 :
 
 std::string how_text(const Outcome& outcome) {
   const Ranks& ranks = outcome.arguments.ranks;
-  if (ranks.cuda()) return fmt::format("cuda, {}", outcome.graph ? "recorded" : "not recorded");
-  return fmt::format("{} thread{} each", ranks.threads(), ranks.threads() == 1 ? "" : "s");
+  if (ranks.cuda()) return fmt::format("cuda, {}", outcome.graph ? "captured" : "not captured");
+  return plan_text::counted_text(ranks.threads(), "thread") + " each";
 }
 
 std::string table_text(const Outcome& outcome) {
   const auto colour = wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff;
   const Ranks& ranks = outcome.arguments.ranks;
-  std::string out = fmt::format("{} on {} rank{} ({}), {}: medians of {} steps, taken in turn\n\n",
-                                plan_text::printable(outcome.problem.model), outcome.problem.ranks,
-                                outcome.problem.ranks == 1 ? "" : "s", ranks.comm(), how_text(outcome), outcome.steps);
+  std::string out =
+      fmt::format("{} on {} ({}), {}: medians of {}, taken in turn\n\n", plan_text::printable(outcome.problem.model),
+                  plan_text::counted_text(outcome.problem.ranks, "rank"), ranks.comm(), how_text(outcome),
+                  plan_text::counted_text(outcome.steps, "step"));
   std::vector<std::string> heads{"strategy", "waves",     "step ms",   "min",      "host ms", "calls",
                                  "messages", "exchanges", "transfers", "sent",     "kernels", "scratch",
                                  "padding",  "equal",     "speed-up",  "predicted"};
@@ -98,7 +101,14 @@ std::string table_text(const Outcome& outcome) {
     }
     columns.add(row);
   }
-  return out + columns.text(colour);
+  out += columns.text(colour);
+  for (size_t i = 0; i < outcome.cases.size(); ++i) {
+    if (outcome.cases[i].strategy != Strategy::kGlobal) continue;
+    const BenchResult& r = outcome.results[i];
+    out += fmt::format("\n  scratch of {}: {}", plan_name(outcome.cases[i]),
+                       plan_text::scratch_cap_text(r.scratch_cap, r.scratch_cap_raised));
+  }
+  return out.ends_with('\n') ? out : out + "\n";
 }
 
 std::string json_text(const Outcome& outcome) {
@@ -123,6 +133,8 @@ std::string json_text(const Outcome& outcome) {
                     {"bytes_sent_max", r.bytes_sent_max},
                     {"kernels", r.kernels},
                     {"scratch_bytes_max", r.scratch_bytes_max},
+                    {"scratch_cap_bytes", r.scratch_cap},
+                    {"scratch_cap_raised", r.scratch_cap_raised},
                     {"padding_bytes", r.padding_bytes},
                     {"bitwise_equal", r.bitwise_equal},
                     {"speed_up", first / step_ms(r)},
@@ -145,7 +157,7 @@ std::string trace_text(const Outcome& outcome) {
   std::vector<std::string> names;
   for (size_t i = 0; i < outcome.cases.size(); ++i) {
     const int64_t waves = outcome.results[i].waves;
-    names.push_back(fmt::format("{}, {} wave{}", name(outcome.cases[i].strategy), waves, waves == 1 ? "" : "s"));
+    names.push_back(fmt::format("{}, {}", name(outcome.cases[i].strategy), plan_text::counted_text(waves, "wave")));
   }
   return report::trace_json(traced_steps(outcome.results, names));
 }
@@ -155,6 +167,15 @@ report::Page page(const Outcome& outcome) {
   const std::string how =
       fmt::format("{}{} · {}", part.empty() ? "" : part + " · ", outcome.arguments.ranks.comm(), how_text(outcome));
   return bench_page(outcome.problem, outcome.cases, outcome.results, how);
+}
+
+// Each case keeps its scratch until all are done.
+std::vector<int64_t> scratch_of_all(const Problem& problem, const std::vector<PlanOptions>& cases) {
+  std::vector<int64_t> sum(static_cast<size_t>(problem.ranks));
+  for (const PlanOptions& options : cases) {
+    std::ranges::transform(sum, plan_scratch(problem, options), sum.begin(), std::plus<>());
+  }
+  return sum;
 }
 
 void run(const BenchArguments& arguments) {
@@ -184,6 +205,15 @@ void run(const BenchArguments& arguments) {
     });
   }
   const run::Workload workload(problem, made);
+  require_memory(
+      {.command = "bench",
+       .otherwise = "fewer strategies or ranks",
+       .model = arguments.model,
+       .ranks = arguments.ranks,
+       .held = [&](const run::Workload& w, int32_t rank) { return bench_memory(w, rank, std::ssize(cases)); },
+       .alone = {},
+       .scratch = [&](const Problem& p) { return scratch_of_all(p, cases); }},
+      workload);
   Outcome outcome{.problem = problem, .arguments = arguments, .steps = steps};
   outcome.graph = graph && arguments.ranks.can_record(problem.ranks);
   outcome.cases = cases;
@@ -220,7 +250,7 @@ void run(const BenchArguments& arguments) {
 
 void add_bench_command(CLI::App& app) {
   const auto arguments = std::make_shared<BenchArguments>();
-  CLI::App& command = *app.add_subcommand("bench", "Measure whole steps of a model, one strategy beside another");
+  CLI::App& command = *app.add_subcommand("bench", "Measure whole steps of a model with several strategies");
   arguments->model.add_to(command);
   arguments->plans.add_to(command);
   arguments->ranks.add_to(command);
@@ -229,7 +259,7 @@ void add_bench_command(CLI::App& app) {
   command.add_option("--trace", arguments->trace, "Write a timeline of one more step of each, for ui.perfetto.dev")
       ->type_name("FILE");
   add_html_option(command, arguments->html);
-  add_graph_option(command, arguments->graph, "default on");
+  add_graph_option(command, arguments->graph, "on (default) or off");
   add_coefficients_option(command, arguments->coefficients);
   add_json_flag(command, arguments->json);
   command.footer(

@@ -1,4 +1,4 @@
-// `muster bench`: measures whole steps, today's systems beside Muster.
+// `muster bench`: measures whole steps, other systems compared with Muster.
 #pragma once
 
 #include <CLI/CLI.hpp>

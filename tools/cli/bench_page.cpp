@@ -62,6 +62,7 @@ std::vector<Figure> facts(std::span<const BenchResult> results, std::span<const 
   const Figure equal =
       Figure::yes_no("bitwise_equal", "same bits", std::ranges::all_of(results, &BenchResult::bitwise_equal))
           .with_note("all weights at the end");
+  if (fastest == results.begin()) return {step, least, steps, equal};
   return {step, gain, least, steps, equal};
 }
 
@@ -116,6 +117,7 @@ report::Page bench_page(const Problem& problem, std::span<const PlanOptions> cas
                            problem.ranks == 1 ? "" : "s");
   page.subtitle = fmt::format("{} · {}", how, report::problem_words(problem, matrices));
   page.timelines = traced_steps(results, names);
+  page.strategies_note = "Steps of all strategies were timed in turn, on the same gradients.";
   page.timelines_note = "One more step of each, after the timed ones.";
   page.timelines_source = Source::kMeasured;
   page.notes.push_back(report::cost_note(cases.front().cost));

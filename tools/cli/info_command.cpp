@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "arguments.h"
 #include "build_info.h"
 #include "output.h"
 
@@ -46,7 +47,7 @@ std::string to_table(const BuildInfo& info) {
 void add_info_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("info", "Print what this build contains and what it finds on this machine");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "Print one JSON object");
+  add_json_flag(*command, *json);
   command->callback([json] {
     const BuildInfo info = build_info();
     print(*json ? build_info_json(info) + "\n" : to_table(info));

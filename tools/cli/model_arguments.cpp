@@ -18,7 +18,7 @@ void ModelArguments::add_to(CLI::App& command) {
   command.add_option("--mesh", mesh, "Ranks by axis, the first varying slowest: fsdp=8 or fsdp=16,ep=8")
       ->type_name("AXIS=N,...");
   command.add_option("--ranks", ranks, "Short for --mesh fsdp=N")->type_name("N");
-  command.add_option("--rules", rules, "Rules laid over the model; what a safetensors file needs")->type_name("FILE");
+  command.add_option("--rules", rules, "Rules laid over the model; required for safetensors")->type_name("FILE");
   command.add_option("--layers", layers, "Keep the first L layers")->type_name("L");
   command.add_option("--set", set, "Set a variable of the model, such as experts=60; may be repeated")
       ->type_name("NAME=VALUE")

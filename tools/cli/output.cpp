@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "muster/error.h"
+#include "ranks.h"
 
 namespace muster::cli {
 
@@ -22,7 +23,8 @@ bool wants_colour() {
   const char* term = std::getenv("TERM");
   if (no_color != nullptr && *no_color != '\0') return false;
   if (term != nullptr && std::string_view(term) == "dumb") return false;
-  return isatty(STDOUT_FILENO) == 1;
+  // Open MPI gives each process a terminal of its own, and writes what comes out of it into a file or pipe.
+  return this_process().count == 0 && isatty(STDOUT_FILENO) == 1;
 }
 
 }  // namespace muster::cli

@@ -6,11 +6,11 @@
 #include <fmt/format.h>
 
 #include "arguments.h"
+#include "plan_text/text.h"
 
 namespace muster::cli {
 namespace {
 
-constexpr int64_t kMib = 1 << 20;
 constexpr int64_t kMaxWaves = 1 << 20;
 
 std::vector<Strategy> parse_strategies(std::string_view text) {
@@ -29,18 +29,36 @@ std::string strategy_names() {
   return names;
 }
 
-void PlanChoice::add_to(CLI::App& command) {
+void add_scratch_option(CLI::App& command, std::string& value) {
   command
-      .add_option("--strategy", strategies_,
-                  fmt::format("all, or some of {} (default {})", strategy_names(), defaults_.strategies))
-      ->type_name("S,...");
+      .add_option("--scratch-mib", value,
+                  "Most scratch per rank in MiB, for global; 0: no limit (default 1024, or the least that the model "
+                  "needs if that is more)")
+      ->type_name("M");
+}
+
+std::optional<int64_t> parse_scratch(const std::string& text) {
+  constexpr int64_t kMib = 1 << 20;
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / kMib;
+  if (text.empty()) return std::nullopt;
+  return parse_integer("--scratch-mib", text, {0, kMax}) * kMib;
+}
+
+void PlanChoice::add_to(CLI::App& command) {
+  const bool one = defaults_.count == Count::kOne;
   command
       .add_option(
-          "--waves", waves_,
-          fmt::format("Run global with each of these numbers of waves; 0: as planned (default {})", defaults_.waves))
-      ->type_name("K,...");
-  command.add_option("--scratch-mib", scratch_mib_, "Scratch cap of a rank (default 1024; 0: none)")->type_name("M");
-  command.add_option("--cost", cost_, "cpu, h200 or a JSON cost table (default: as the device)")->type_name("FILE");
+          "--strategy", strategies_,
+          fmt::format("{} {} (default {})", one ? "One of" : "all, or some of", strategy_names(), defaults_.strategies))
+      ->type_name(one ? "S" : "S,...");
+  command
+      .add_option("--waves", waves_,
+                  fmt::format("{} of waves for global; 0: as planned (default {})",
+                              one ? "Number" : "One or more numbers", defaults_.waves))
+      ->type_name(one ? "K" : "K,...");
+  add_scratch_option(command, scratch_mib_);
+  command.add_option("--cost", cost_, fmt::format("cpu, h200 or a JSON cost table (default: {})", defaults_.cost))
+      ->type_name("FILE");
 }
 
 std::vector<PlanOptions> PlanChoice::list(const CostTable& cost) const {
@@ -54,10 +72,7 @@ std::vector<PlanOptions> PlanChoice::list_for(const CostTable& cost) const {
     throw InvalidArgument(fmt::format("--waves {}: is for --strategy global, not {}", waves_, strategies_));
   }
   PlanOptions common{.cost = cost};
-  if (!scratch_mib_.empty()) {
-    constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / kMib;
-    common.scratch_bytes = parse_integer("--scratch-mib", scratch_mib_, {0, kMax}) * kMib;
-  }
+  common.scratch_bytes = parse_scratch(scratch_mib_);
   std::vector<PlanOptions> out;
   for (const Strategy strategy : strategies) {
     common.strategy = strategy;
@@ -72,7 +87,7 @@ std::vector<PlanOptions> PlanChoice::list_for(const CostTable& cost) const {
 
 std::string plan_name(const PlanOptions& options) {
   if (options.waves == 0) return std::string(name(options.strategy));
-  return fmt::format("{}, {} wave{}", name(options.strategy), options.waves, options.waves == 1 ? "" : "s");
+  return fmt::format("{}, {}", name(options.strategy), plan_text::counted_text(options.waves, "wave"));
 }
 
 }  // namespace muster::cli

@@ -1,6 +1,8 @@
 // Which plans a command runs: strategies, and for `global` numbers of waves.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,10 +14,14 @@ namespace muster::cli {
 
 class PlanChoice {
  public:
-  // What stands for --strategy and --waves where they are not given, as they would be.
+  // One plan, or one per strategy and number of waves.
+  enum class Count { kOne, kSeveral };
+  // Values of flags that are not given, as the user would write them.
   struct Defaults {
     std::string strategies;
     std::string waves;
+    std::string cost = "that of the device";
+    Count count = Count::kSeveral;
   };
   explicit PlanChoice(Defaults defaults) : defaults_(std::move(defaults)) {}
 
@@ -37,6 +43,10 @@ class PlanChoice {
   std::string cost_;
   std::string scratch_mib_;
 };
+
+void add_scratch_option(CLI::App& command, std::string& value);
+// What --scratch-mib says, in bytes. Throws InvalidArgument.
+std::optional<int64_t> parse_scratch(const std::string& text);
 
 std::string strategy_names();  // "global, per_matrix, ..."
 

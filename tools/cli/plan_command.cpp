@@ -27,8 +27,6 @@
 namespace muster::cli {
 namespace {
 
-constexpr int64_t kMib = 1 << 20;
-
 struct PlanArguments {
   ModelArguments model;
   std::string strategy;
@@ -78,10 +76,7 @@ PlanOptions plan_options(const PlanArguments& arguments) {
     options.waves = static_cast<int32_t>(parse_integer("--waves", arguments.waves, {0, kMax}));
     if (options.waves > 0) require_strategy("--waves " + arguments.waves, Strategy::kGlobal, options.strategy);
   }
-  if (!arguments.scratch_mib.empty()) {
-    constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / kMib;
-    options.scratch_bytes = parse_integer("--scratch-mib", arguments.scratch_mib, {0, kMax}) * kMib;
-  }
+  options.scratch_bytes = parse_scratch(arguments.scratch_mib);
   if (!arguments.cost.empty()) {
     options.cost = for_flag("--cost", [&] { return CostTable::load(arguments.cost); });
   }
@@ -113,7 +108,6 @@ void run(const PlanArguments& arguments) {
       .summary = summary,
       .cost = options.cost,
       .plan_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count(),
-      .scratch_cap = options.strategy == Strategy::kGlobal ? options.scratch_bytes : 0,
   };
   std::vector<plan_text::ParameterRow> parameters;
   if (arguments.parameters) parameters = plan_text::parameter_rows(report);
@@ -153,8 +147,7 @@ void add_plan_command(CLI::App& app) {
       ->type_name("N,...");
   command.add_option("--waves", arguments->waves, "Cut the step into K waves (default 0: by predicted time and cap)")
       ->type_name("K");
-  command.add_option("--scratch-mib", arguments->scratch_mib, "Scratch cap of a rank (default 1024; 0: none)")
-      ->type_name("M");
+  add_scratch_option(command, arguments->scratch_mib);
   command.add_option("--cost", arguments->cost, "h200 (default), cpu, or a JSON cost table")->type_name("FILE");
   command.add_option("--explain", arguments->explain, "Say why this parameter goes where it goes")->type_name("PARAM");
   command.add_flag("--parameters", arguments->parameters,

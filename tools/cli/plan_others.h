@@ -1,4 +1,4 @@
-// A plan as a report, beside what other strategies would make of the same problem.
+// A plan as a report, compared with other strategies for the same problem.
 #pragma once
 
 #include "report/plan_page.h"

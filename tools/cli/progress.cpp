@@ -10,6 +10,7 @@
 #include <sys/ioctl.h>
 
 #include "plan_text/text.h"
+#include "ranks.h"
 
 namespace muster::cli {
 namespace {
@@ -28,7 +29,9 @@ size_t terminal_columns() {
 Progress::Progress(Show show) : start_(std::chrono::steady_clock::now()) {
   const char* term = std::getenv("TERM");
   const bool dumb = term != nullptr && std::string_view(term) == "dumb";
-  shows_ = show == Show::kIfTerminal && isatty(STDERR_FILENO) == 1 && !dumb;
+  // Under mpirun a terminal may be one that mpirun made, in front of a file or pipe.
+  const bool terminal = this_process().count == 0 && isatty(STDERR_FILENO) == 1;
+  shows_ = show == Show::kIfTerminal && terminal && !dumb;
 }
 
 Progress::~Progress() { clear(); }

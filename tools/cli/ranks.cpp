@@ -2,23 +2,24 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "arguments.h"
+#include "comm/operation.h"
 #include "kernels/kernels.h"
 #include "muster/error.h"
 
 namespace muster::cli {
 namespace {
 
-// One rank alone may compute for long while the others wait for it.
-const CommOptions kCommOptions{std::chrono::hours(1)};
 constexpr int32_t kDefaultRanks = 2;
 constexpr int32_t kMaxThreads = 1024;
 
@@ -38,6 +39,39 @@ void part_hosts(const Process& process) {
     setenv("NCCL_HOSTID", fmt::format("muster-rank-{}", process.rank).c_str(), 0);
   }
 }
+
+// MPI_Init has no timeout: ranks wait in theirs, for ever, for one that stopped or died before its own. While this
+// object lives, it waits for the timeout and then ends the process.
+class StartUpWatch {
+ public:
+  explicit StartUpWatch(std::chrono::seconds timeout) : thread_([this, timeout] { watch(timeout); }) {}
+  ~StartUpWatch() {
+    {
+      const std::lock_guard lock(mutex_);
+      started_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  StartUpWatch(const StartUpWatch&) = delete;
+  StartUpWatch& operator=(const StartUpWatch&) = delete;
+
+ private:
+  void watch(std::chrono::seconds timeout) {
+    // Once MPI_Init has returned, what follows it keeps to the timeout by itself, and says more.
+    constexpr std::chrono::seconds kGrace{1};
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, timeout + kGrace, [this] { return started_; })) return;
+    report_error(
+        fmt::format("MPI_Init: not all ranks called it within {} s (--timeout {})", timeout.count(), timeout.count()));
+    std::_Exit(1);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::thread thread_;
+};
 
 }  // namespace
 
@@ -60,11 +94,13 @@ void Ranks::add_to(CLI::App& command, const std::string& threads) {
   command
       .add_option(
           "--comm", comm_,
-          "local: ranks are threads; mpi, nccl: processes of mpirun (default: mpi under mpirun, nccl with cuda)")
+          "local: ranks are threads; mpi, nccl: processes of mpirun (default local; under mpirun mpi, or nccl on cuda)")
       ->type_name("C");
   command.add_option("--device", device_, "cpu (default) or cuda")->type_name("D");
   command.add_option("--threads", threads_, fmt::format("Threads of each rank on the CPU (default {})", threads))
       ->type_name("T");
+  command.add_option("--timeout", timeout_, "How long a rank waits for another before it fails (default 600)")
+      ->type_name("SECONDS");
 }
 
 void Ranks::check() const {
@@ -89,6 +125,7 @@ void Ranks::check() const {
         fmt::format("--comm: \"local\" under mpirun would do everything {} times", this_process().count));
   }
   threads();
+  comm_options();
 }
 
 std::string_view Ranks::comm() const {
@@ -111,8 +148,39 @@ Device Ranks::device_of(int rank) const {
   return cuda() ? Device{Device::Kind::kCuda, rank % kernels::cuda_devices()} : Device{};
 }
 
+std::vector<int32_t> Ranks::here(int32_t ranks) const {
+  if (comm() != "local") {
+    const int32_t own = this_process().rank;
+    return own < ranks ? std::vector{own} : std::vector<int32_t>{};
+  }
+  std::vector<int32_t> all(static_cast<size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 int Ranks::threads(int otherwise) const {
   return threads_.empty() ? otherwise : static_cast<int>(parse_integer("--threads", threads_, {1, 1024}));
+}
+
+CommOptions Ranks::comm_options() const {
+  if (timeout_.empty()) return {};
+  return {std::chrono::seconds(parse_integer("--timeout", timeout_, {1, 1'000'000}))};
+}
+
+std::string Ranks::with_timeout(const std::exception& error) const {
+  if (dynamic_cast<const CommError*>(&error) == nullptr || !comm::is_timeout(error.what())) return error_text(error);
+  return fmt::format("{} (--timeout {})", error.what(),
+                     std::chrono::duration_cast<std::chrono::seconds>(comm_options().timeout).count());
+}
+
+std::unique_ptr<Communicator> Ranks::start_mpi() const {
+  const CommOptions options = comm_options();
+  const StartUpWatch watch(std::chrono::duration_cast<std::chrono::seconds>(options.timeout));
+  try {
+    return make_mpi_communicator(options);
+  } catch (const CommError& error) {
+    throw CommError(with_timeout(error));
+  }
 }
 
 void Ranks::run(int32_t ranks, const Body& body) const {
@@ -125,7 +193,7 @@ void Ranks::run(int32_t ranks, const Body& body) const {
 
 void Ranks::run_threads(int32_t ranks, const Body& body) const {
   if (ranks > kMaxThreads) throw InvalidArgument(fmt::format("{} ranks: as threads at most {}", ranks, kMaxThreads));
-  std::vector<std::unique_ptr<Communicator>> communicators = make_local_communicators(ranks, kCommOptions);
+  std::vector<std::unique_ptr<Communicator>> communicators = make_local_communicators(ranks, comm_options());
   std::mutex mutex;
   std::exception_ptr first;  // the others are told of it, and fail too
   const auto run_rank = [&](int32_t rank) {
@@ -143,24 +211,28 @@ void Ranks::run_threads(int32_t ranks, const Body& body) const {
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < ranks; ++rank) threads.emplace_back(run_rank, rank);
   for (std::thread& thread : threads) thread.join();
-  if (first != nullptr) std::rethrow_exception(first);
+  if (first == nullptr) return;
+  try {
+    std::rethrow_exception(first);
+  } catch (const CommError& error) {
+    throw CommError(with_timeout(error));
+  }
 }
 
 void Ranks::run_process(int32_t ranks, const Body& body) const {
   const Process process = this_process();
   const bool nccl = comm() == "nccl";
   // NCCL's ranks find each other over MPI; one alone needs nobody.
-  std::unique_ptr<Communicator> processes = nccl && process.count == 0
-                                                ? std::move(make_local_communicators(1, kCommOptions).front())
-                                                : make_mpi_communicator(kCommOptions);
+  std::unique_ptr<Communicator> processes =
+      nccl && process.count == 0 ? std::move(make_local_communicators(1, comm_options()).front()) : start_mpi();
   const int32_t size = processes->size();
   const bool prints = processes->rank() == 0;
   // Rank 0 prints before it leaves: mpirun ends what still runs as soon as one process has failed.
   if (ranks != 0 && size != ranks) {
     // All ranks know, and leave together.
     if (prints) {
-      report_error(
-          fmt::format("--mesh: {} ranks, but mpirun started {} process{}", ranks, size, size == 1 ? "" : "es"));
+      report_error(fmt::format("--mesh: {} rank{}, but mpirun started {} process{}", ranks, ranks == 1 ? "" : "s", size,
+                               size == 1 ? "" : "es"));
     }
     throw Reported{2};
   }
@@ -170,16 +242,18 @@ void Ranks::run_process(int32_t ranks, const Body& body) const {
     if (nccl) {
       part_hosts(process);
       kernels::use_cuda_device(device.index);
-      over_nccl = make_nccl_communicator(*processes, kCommOptions);
+      over_nccl = make_nccl_communicator(*processes, comm_options());
     }
     body(nccl ? *over_nccl : *processes, device);
+    processes->barrier("end")->wait();  // reports a rank that died or stopped with its work done
   } catch (const std::exception& error) {
+    const std::string text = with_timeout(error);
     if (over_nccl != nullptr) over_nccl->abort(error.what());
     processes->abort(error.what());
-    if (prints) report_error(error.what());
+    if (prints) report_error(text);
     over_nccl.reset();
     processes.reset();
-    if (!prints) report_error(error.what());
+    if (!prints) report_error(text);
     throw Reported{status_of(error)};
   }
 }

@@ -1,6 +1,8 @@
 // How the ranks of a command run: as threads of this process, or as the processes that mpirun started; on which device.
 #pragma once
 
+#include <chrono>
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -50,6 +52,11 @@ class Ranks {
   // This process holds rank 0, which alone may write to stdout and stderr.
   bool prints() const { return this_process().rank == 0; }
 
+  // The ranks of `ranks` that this process runs, ascending.
+  std::vector<int32_t> here(int32_t ranks) const;
+  // The device of a rank that is a thread here.
+  Device device_of(int rank) const;
+
   // Runs body for every rank: all of them here, each in a thread, or the one that this process is; GPUs are dealt out
   // in turn. `ranks` 0 stands for as many as mpirun started, else 2, on a GPU 1. What one rank throws ends all; the
   // first error is thrown or, where ranks are processes, printed.
@@ -57,13 +64,17 @@ class Ranks {
   void run(int32_t ranks, const Body& body) const;
 
  private:
+  CommOptions comm_options() const;
+  // The error, with --timeout at its end if it is a timeout.
+  std::string with_timeout(const std::exception& error) const;
+  std::unique_ptr<Communicator> start_mpi() const;
   void run_threads(int32_t ranks, const Body& body) const;
   void run_process(int32_t ranks, const Body& body) const;
-  Device device_of(int rank) const;
 
   std::string comm_;
   std::string device_;
   std::string threads_;
+  std::string timeout_;
 };
 
 }  // namespace muster::cli

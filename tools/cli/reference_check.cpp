@@ -206,9 +206,8 @@ reference::MuonOptions muon_options(const Problem& problem, const Group& group, 
 }  // namespace
 
 ReferenceCheck::ReferenceCheck(const run::Workload& workload, const Options& options, Communicator& communicator)
-    : workload_(workload), options_(options), communicator_(communicator) {
-  choose_jobs();
-  // Longest first to whoever has least.
+    : workload_(workload), options_(options), communicator_(communicator), jobs_(choose_jobs(workload)) {
+  // Longest first to the rank that has least.
   std::vector<size_t> order(jobs_.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, std::greater<>(), [this](size_t i) { return jobs_[i].work; });
@@ -220,8 +219,19 @@ ReferenceCheck::ReferenceCheck(const run::Workload& workload, const Options& opt
   }
 }
 
-void ReferenceCheck::choose_jobs() {
-  const Problem& problem = workload_.problem();
+int64_t ReferenceCheck::kept_bytes(const run::Workload& workload) {
+  int64_t bytes = 0;
+  for (const Job& job : choose_jobs(workload)) {
+    for (const layout::Interval& range : job.ranges) {
+      bytes += range.size() * byte_size(workload.problem().parameters[job.parameter].dtype);
+    }
+  }
+  return bytes;
+}
+
+std::vector<ReferenceCheck::Job> ReferenceCheck::choose_jobs(const run::Workload& workload) {
+  const Problem& problem = workload.problem();
+  std::vector<Job> jobs;
   std::set<std::string> seen;
   double cheap = 0;
   for (int32_t p = 0; p < static_cast<int32_t>(problem.parameters.size()); ++p) {
@@ -229,7 +239,7 @@ void ReferenceCheck::choose_jobs() {
     if (!is_matrix_algorithm(parameter.algorithm)) {
       const int64_t count = element_count(parameter.shape);
       const auto checked = static_cast<double>(std::min(count, kSampleElements));
-      if (count > 0) jobs_.push_back({.parameter = p, .work = 200 * checked, .ranges = sample_of(count)});
+      if (count > 0) jobs.push_back({.parameter = p, .work = 200 * checked, .ranges = sample_of(count)});
       continue;
     }
     const plan::MatrixGrid grid(parameter);
@@ -239,9 +249,10 @@ void ReferenceCheck::choose_jobs() {
       const bool is_new = seen.insert(settings_text(parameter, matrix)).second;
       if (!is_new && cheap + work > kCheapWork) continue;
       if (!is_new) cheap += work;
-      jobs_.push_back({.parameter = p, .matrix = m, .work = work, .ranges = {range_of(parameter.shape, grid.runs(m))}});
+      jobs.push_back({.parameter = p, .matrix = m, .work = work, .ranges = {range_of(parameter.shape, grid.runs(m))}});
     }
   }
+  return jobs;
 }
 
 // Directions with almost nothing in them grow to something, and so does rounding there.
@@ -260,7 +271,7 @@ bool ReferenceCheck::amplifies() const {
   return false;
 }
 
-// See docs/reference/cli.md for why. Along the momentum 0: not looked at.
+// See docs/lab/verify-tolerances-2026-11.md for why. Along the momentum 0: not looked at.
 ReferenceCheck::Errors ReferenceCheck::tolerances(const Job& job) const {
   const bool f32 = workload_.problem().wire == Dtype::kF32;
   const bool cuda = options_.device == Device::Kind::kCuda;

@@ -19,6 +19,9 @@ class ReferenceCheck {
   };
   ReferenceCheck(const run::Workload& workload, const Options& options, Communicator& communicator);
 
+  // Bytes that all ranks keep together from take() to run().
+  static int64_t kept_bytes(const run::Workload& workload);
+
   // What became of a parameter; kept if this rank is to check it.
   void take(int32_t parameter, std::span<const std::byte> whole);
 
@@ -43,11 +46,12 @@ class ReferenceCheck {
     std::vector<layout::Interval> ranges{};  // of the parameter's elements: all that the check needs
     std::vector<std::byte> after{};          // what became of them, on the rank that checks
   };
+  static std::vector<Job> choose_jobs(const run::Workload& workload);
+
   struct Errors {
     double whole = 0;
     double along = 0;  // each direction counting as much as the momentum has of it
   };
-  void choose_jobs();
   bool amplifies() const;
   Errors tolerances(const Job& job) const;
   Errors matrix_errors(const Job& job) const;

@@ -12,6 +12,7 @@
 #include "model_arguments.h"
 #include "output.h"
 #include "plan_choice.h"
+#include "plan_text/plan_report.h"
 #include "plan_text/text.h"
 #include "progress.h"
 #include "report/columns.h"
@@ -27,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 struct SimulateArguments {
   ModelArguments model;
-  PlanChoice plans{{.strategies = "chunked,megabatch,routed,global", .waves = "0"}};
+  PlanChoice plans{{.strategies = "chunked,megabatch,routed,global", .waves = "0", .cost = "that of the cluster"}};
   std::string cluster;
   std::string trace;
   std::string html;
@@ -38,8 +39,8 @@ double milliseconds(int64_t nanoseconds) { return static_cast<double>(nanosecond
 
 std::string table_text(const Problem& problem, const sim::Cluster& cluster, const std::vector<SimulatedCase>& cases) {
   const auto colour = wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff;
-  std::string out = fmt::format("{} on {} rank{} of {}, simulated ({})\n\n", plan_text::printable(problem.model),
-                                problem.ranks, problem.ranks == 1 ? "" : "s", plan_text::printable(cluster.name),
+  std::string out = fmt::format("{} on {} of {}, simulated ({})\n\n", plan_text::printable(problem.model),
+                                plan_text::counted_text(problem.ranks, "rank"), plan_text::printable(cluster.name),
                                 plan_text::printable(cluster.cost.device));
   report::Columns columns({"strategy", "waves", "step", "bound", "over bound", "compute", "exposed comm", "imbalance",
                            "calls", "messages", "padding", "scratch", "memory", "fits", "speed-up"});
@@ -57,13 +58,17 @@ std::string table_text(const Problem& problem, const sim::Cluster& cluster, cons
   }
   out += columns.text(colour);
   for (const SimulatedCase& c : cases) {
+    if (c.options.strategy != Strategy::kGlobal) continue;
+    out += fmt::format("\n  scratch of {}: {}\n", plan_name(c.options), plan_text::scratch_cap_text(c.plan));
+  }
+  for (const SimulatedCase& c : cases) {
     const sim::Padding& padding = c.simulation.padding;
     if (padding.tensors == 0) continue;
-    out += fmt::format("\n{}: the code that it reproduces also creates {} tensors of zeros per rank ({}), {} more",
+    out += fmt::format("\n  {}: the code that it reproduces also creates {} tensors of zeros per rank ({}), {} more\n",
                        name(c.options.strategy), plan_text::grouped_text(padding.tensors),
                        plan_text::bytes_text(padding.bytes), plan_text::time_text(padding.ns));
   }
-  return out + (out.ends_with('\n') ? "" : "\n");
+  return out;
 }
 
 std::string json_text(const Problem& problem, const sim::Cluster& cluster, const std::vector<SimulatedCase>& cases) {
@@ -78,6 +83,8 @@ std::string json_text(const Problem& problem, const sim::Cluster& cluster, const
                     {"exposed_comm_ms", milliseconds(s.exposed_comm_ns)},
                     {"exchange_ms", milliseconds(s.exchange_ns)},
                     {"scratch_bytes_max", s.scratch_bytes_max},
+                    {"scratch_cap_bytes", c.plan.scratch_cap},
+                    {"scratch_cap_raised", c.plan.scratch_cap_raised},
                     {"memory_bytes_max", s.memory_bytes_max},
                     {"fits", s.fits},
                     {"collectives", c.summary.collectives},
@@ -142,7 +149,7 @@ void run(const SimulateArguments& arguments) {
 
 void add_simulate_command(CLI::App& app) {
   const auto arguments = std::make_shared<SimulateArguments>();
-  CLI::App& command = *app.add_subcommand("simulate", "Predict a step on a cluster, one strategy beside another");
+  CLI::App& command = *app.add_subcommand("simulate", "Predict a step on a cluster with several strategies");
   arguments->model.add_to(command);
   arguments->plans.add_to(command);
   command.add_option("--cluster", arguments->cluster, sim::cluster_names() + ", or a JSON file")

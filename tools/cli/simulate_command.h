@@ -1,4 +1,4 @@
-// `muster simulate`: what a step of a model would take on a cluster, one strategy beside another.
+// `muster simulate`: what a step of a model would take on a cluster, with several strategies.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -105,6 +105,7 @@ report::Page simulate_page(const Problem& problem, const sim::Cluster& cluster, 
   }
   page.timelines = simulated_steps(cases);
   page.findings = findings(cases, page.strategies);
+  page.strategies_note = "Each plan was replayed on the modelled cluster.";
   page.timelines_note = "One step of each strategy on the modelled cluster.";
   page.timelines_source = Source::kSimulated;
   page.notes.push_back(report::cost_note(cluster.cost));

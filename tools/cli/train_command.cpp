@@ -24,7 +24,9 @@
 #include "ranks.h"
 #include "report/trace.h"
 #include "report/write_file.h"
+#include "run/memory_need.h"
 #include "shipped_text.h"
+#include "train/shards.h"
 #include "train_output.h"
 #include "train_page.h"
 
@@ -36,7 +38,7 @@ struct TrainArguments {
   std::string mesh;
   std::string ranks;
   Ranks processes;
-  PlanChoice plans{{.strategies = "global", .waves = "0"}};
+  PlanChoice plans{{.strategies = "global", .waves = "0", .count = PlanChoice::Count::kOne}};
   std::string wave_order;
   std::string elementwise;
   std::string text;
@@ -201,6 +203,26 @@ class Teller {
   std::string heading_;
 };
 
+// Of the ranks of this process: each gathers all weights, and has a gradient of them per slot that it computes.
+void require_memory(const TrainOutcome& outcome, const train::Corpus& corpus, const Ranks& processes) {
+  train::ModelConfig model = outcome.recipe.model;
+  model.vocabulary = corpus.vocabulary();
+  const int32_t ranks = Mesh{"ranks", outcome.execution.axes, {}}.size();
+  int64_t copies = 0;
+  for (const int32_t rank : processes.here(ranks)) {
+    copies += 1 + train::slots_of(outcome.recipe.slots, rank, ranks).size();
+  }
+  if (processes.comm() != "local") copies *= this_process().local_count;
+  const int64_t available = run::available_memory();
+  const int64_t elements = train::map_weights(model).elements;
+  if (elements <= available / static_cast<int64_t>(sizeof(float)) / std::max<int64_t>(1, copies)) return;
+  throw InvalidArgument(fmt::format(
+      "--layers {}, --width {}, --slots {}: {} copies of {} weights do not fit into the {} of memory that this machine "
+      "has",
+      model.layers, model.width, outcome.recipe.slots, copies, plan_text::grouped_text(elements),
+      plan_text::bytes_text(available)));
+}
+
 void run(const TrainArguments& arguments) {
   arguments.processes.check();
   if (arguments.processes.cuda()) throw InvalidArgument("--device: \"cuda\": the model of train runs on the CPU");
@@ -224,6 +246,7 @@ void run(const TrainArguments& arguments) {
                                                   : for_flag("--text", [&] { return base::read_file(arguments.text); });
   const train::Corpus corpus = for_flag("--text", [&] { return train::Corpus(text, outcome.recipe.model.context); });
   const int32_t ranks = Mesh{"ranks", outcome.execution.axes, {}}.size();
+  require_memory(outcome, corpus, arguments.processes);
   Teller teller(outcome, arguments);
   arguments.processes.run(ranks, [&](Communicator& communicator, const Device&) {
     const bool first = communicator.rank() == 0;
@@ -270,6 +293,7 @@ void add_train_command(CLI::App& app) {
   command.add_option("--ranks", arguments->ranks, "Short for --mesh fsdp=N (default 1, or as many as mpirun started)")
       ->type_name("N");
   arguments->processes.add_to(command, "its share of the cores");
+  command.get_option("--device")->description("cpu: the model of train runs on no other");
   arguments->plans.add_to(command);
   command
       .add_option("--wave-order", arguments->wave_order,
@@ -288,16 +312,14 @@ void add_train_command(CLI::App& app) {
   }
   command.add_option("--text", arguments->text, "Learn this file (default: the one that comes with Muster)")
       ->type_name("FILE");
-  command.add_option("--runs", arguments->runs, "Train this often, each time with the next seed")->type_name("N");
-  command.add_option("--target", arguments->target, "Test whether the runs' held-out loss is below it")
+  command.add_option("--runs", arguments->runs, "Train N times, each with the next seed")->type_name("N");
+  command.add_option("--target", arguments->target, "Test whether the mean held-out loss of the runs is below LOSS")
       ->type_name("LOSS");
-  command.add_option("--save", arguments->save, "Leave a checkpoint there in the end")->type_name("DIR");
-  command.add_option("--save-every", arguments->save_every, "And every so many steps")->type_name("N");
-  command.add_option("--eval-every", arguments->eval_every, "Compute the held-out loss every so many steps")
-      ->type_name("N");
-  command.add_option("--until", arguments->until, "Stop after this step, as if interrupted")->type_name("N");
-  command
-      .add_option("--resume", arguments->resume, "Go on from a checkpoint, on any ranks; flags not given are its own")
+  command.add_option("--save", arguments->save, "Write a checkpoint at the end")->type_name("DIR");
+  command.add_option("--save-every", arguments->save_every, "Also write one every N steps")->type_name("N");
+  command.add_option("--eval-every", arguments->eval_every, "Compute the held-out loss every N steps")->type_name("N");
+  command.add_option("--until", arguments->until, "Stop after step N, as if interrupted")->type_name("N");
+  command.add_option("--resume", arguments->resume, "Continue from a checkpoint, with its recipe, on any ranks")
       ->type_name("DIR");
   add_html_option(command, arguments->html, "--html,--report");
   command.add_option("--trace", arguments->trace, "Write the last step, for Perfetto")->type_name("F.json");
@@ -306,7 +328,7 @@ void add_train_command(CLI::App& app) {
       ->delimiter(',');
   add_json_flag(command, arguments->json);
   command.footer(
-      "Losses do not depend on ranks, threads, mesh, strategy, waves or orders: to the bit.\nExample: muster train "
+      "Ranks, threads, mesh, strategy, waves and orders do not change a bit of the losses.\nExample: muster train "
       "--ranks 4");
   command.callback([arguments] { run(*arguments); });
 }

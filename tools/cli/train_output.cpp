@@ -87,15 +87,15 @@ std::string training_name(const TrainOutcome& outcome) {
 
 std::string training_words(const TrainOutcome& outcome) {
   const train::ModelConfig& model = outcome.recipe.model;
-  return fmt::format("{} layers of {}, {} heads, {} tokens a sequence; {} in {}", model.layers, model.width,
-                     model.heads, model.context, field(outcome.recipe, "optimizer"), field(outcome.recipe, "dtype"));
+  return fmt::format("{} of width {}, {}, {} per sequence; {} in {}", plan_text::counted_text(model.layers, "layer"),
+                     model.width, plan_text::counted_text(model.heads, "head"),
+                     plan_text::counted_text(model.context, "token"), field(outcome.recipe, "optimizer"),
+                     field(outcome.recipe, "dtype"));
 }
 
 std::string train_heading(const TrainOutcome& outcome) {
-  const int threads = outcome.execution.threads;
-  return fmt::format("{}; {}, {} ({}), {} thread{} each\n\n", training_words(outcome),
-                     name(outcome.execution.plan.strategy), outcome.mesh, outcome.comm, threads,
-                     threads == 1 ? "" : "s");
+  return fmt::format("{}; {}, {} ({}), {} each\n\n", training_words(outcome), name(outcome.execution.plan.strategy),
+                     outcome.mesh, outcome.comm, plan_text::counted_text(outcome.execution.threads, "thread"));
 }
 
 std::string train_line(int64_t step, double loss, double tokens_per_s, double optimizer_share) {
@@ -105,7 +105,7 @@ std::string train_line(int64_t step, double loss, double tokens_per_s, double op
 
 std::string train_ending(const TrainResult& result) {
   return fmt::format(
-      "\nheld-out loss {:.4f} nats a token; guessing by frequency costs {:.4f}\n{:.1f} s in steps, {} tokens/s, "
+      "\nheld-out loss {:.4f} nats per token; guessing by frequency costs {:.4f}\n{:.1f} s in steps, {} tokens/s, "
       "optimizer {}\n",
       result.final_loss, result.unigram_entropy, result.seconds(),
       plan_text::grouped_text(std::llround(result.tokens_per_s())), plan_text::percent_text(result.optimizer_share()));
@@ -119,7 +119,7 @@ std::string train_statistics(const TrainOutcome& outcome) {
                              : fmt::format(" (standard deviation {:.{}f})", train::standard_deviation(values), digits);
   };
   std::string out =
-      fmt::format("\n{} run{}: loss {:.4f}{}; time {:.2f} s{}\n", losses.size(), losses.size() == 1 ? "" : "s",
+      fmt::format("\n{}: loss {:.4f}{}; time {:.2f} s{}\n", plan_text::counted_text(std::ssize(losses), "run"),
                   train::mean(losses), spread(losses, 4), train::mean(seconds), spread(seconds, 2));
   if (outcome.target) {
     out += fmt::format("t-test, loss below {}: p = {:.4g}\n", *outcome.target, train::p_below(losses, *outcome.target));
@@ -134,7 +134,7 @@ std::string train_comparison(const TrainOutcome& outcome) {
     const auto [here, there] = std::ranges::mismatch(mine, other.losses);
     const bool same = here == mine.end() && there == other.losses.end();
     out += fmt::format(
-        "beside {}: {}\n", other.name,
+        "compared with {}: {}\n", other.name,
         same ? "the same losses, bit for bit" : fmt::format("other losses from step {} on", here - mine.begin() + 1));
   }
   return out;

@@ -39,7 +39,7 @@ struct TrainOutcome {
 
   std::vector<double> final_losses() const;
   std::vector<double> seconds() const;
-  bool same_losses() const;  // of the first run and all beside it, to the bit
+  bool same_losses() const;  // of the first run and all that it is compared with, to the bit
 };
 
 TrainingCost training_cost(const train::TrainResult& run);
@@ -52,7 +52,7 @@ std::string train_heading(const TrainOutcome& outcome);
 std::string train_line(int64_t step, double loss, double tokens_per_s, double optimizer_share);
 std::string train_ending(const train::TrainResult& result);
 std::string train_statistics(const TrainOutcome& outcome);  // of several runs
-std::string train_comparison(const TrainOutcome& outcome);  // with those beside it
+std::string train_comparison(const TrainOutcome& outcome);  // with the other trainings
 std::string train_json(const TrainOutcome& outcome);
 
 }  // namespace muster::cli

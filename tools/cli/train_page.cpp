@@ -7,8 +7,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "base/file.h"
+#include "base/json.h"
 #include "base/read_file.h"
 #include "muster/error.h"
 #include "plan_others.h"
@@ -194,14 +195,14 @@ static std::optional<TrainingCost> read_cost(const nlohmann::json& json) {
 }
 
 OtherTraining read_training(const std::string& file) {
-  const auto json = nlohmann::json::parse(base::read_file(file), nullptr, false);
+  const std::string where = base::path_text(file) + " is not what `muster train --json` prints";
+  const base::Json json = base::parse_json(base::read_file(file), where);
   const auto is = [&](const char* key, auto type) {
-    return json.is_object() && json.contains(key) && (json[key].*type)();
+    return json.is_object() && json.contains(key) && (json.at(key).*type)();
   };
-  using Json = nlohmann::json;
-  if (!is("losses", &Json::is_array) || !is("mesh", &Json::is_string) || !is("strategy", &Json::is_string) ||
-      !std::ranges::all_of(json["losses"], &Json::is_number)) {
-    throw InvalidArgument(fmt::format("{}: is not what `muster train --json` prints", file));
+  if (!is("losses", &base::Json::is_array) || !is("mesh", &base::Json::is_string) ||
+      !is("strategy", &base::Json::is_string) || !std::ranges::all_of(json["losses"], &base::Json::is_number)) {
+    throw InvalidArgument(where);
   }
   return {.name = fmt::format("{}, {} ({})", json["mesh"].get<std::string>(), json["strategy"].get<std::string>(),
                               std::filesystem::path(file).stem().string()),
@@ -221,6 +222,9 @@ report::Page train_page(const TrainOutcome& outcome) {
       {.problem = run.problem, .plan = run.plan, .summary = run.summary, .cost = plan.cost}, plan);
   page.title = fmt::format("A small GPT learns on {} rank{}", run.problem.ranks, run.problem.ranks == 1 ? "" : "s");
   page.subtitle = fmt::format("{} · {}", training_words(outcome), page.subtitle);
+  page.strategies_note = fmt::format(
+      "Nothing here is measured: the cost table {} predicts it, for ranks that each have a device to themselves.",
+      plan_text::printable(plan.cost.device));
   const std::vector<Training> list = trainings(outcome);
   page.findings = findings(outcome, list);
   page.facts = facts(outcome);

@@ -71,16 +71,15 @@ void run(const TuneArguments& arguments) {
     progress.clear();
     const std::string json = run::cost_json(result.table);
     for_flag("-o", [&] { report::write_file(arguments.output, json); });
-    const std::string where = arguments.ranks.cuda()
-                                  ? fmt::format("{}, cuda", arguments.ranks.comm())
-                                  : fmt::format("{} thread{} each", options.threads, options.threads == 1 ? "" : "s");
-    const std::string how = fmt::format("one of {} rank{}, {}, all at work", communicator.size(),
-                                        communicator.size() == 1 ? "" : "s", where);
+    const std::string where = arguments.ranks.cuda() ? fmt::format("{}, cuda", arguments.ranks.comm())
+                                                     : plan_text::counted_text(options.threads, "thread") + " each";
+    const std::string how =
+        fmt::format("one of {}, {}, all at work", plan_text::counted_text(communicator.size(), "rank"), where);
     if (!arguments.html.empty()) write_html(arguments.html, tune_page(result, how, arguments.output));
     if (arguments.json) {
       print(json);
     } else {
-      print(fmt::format("{}\n\n{}\n  use it: --cost {}\n", how, table_text(result), arguments.output));
+      print(fmt::format("costs of {}\n\n{}\n  use it: --cost {}\n", how, table_text(result), arguments.output));
     }
   });
 }

@@ -1,6 +1,7 @@
 #include "tune_page.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -17,13 +18,18 @@ Figure measured(const Figure& figure) { return figure.from(Source::kMeasured); }
 
 std::string shape_text(const run::TuneResult::Rate& r) { return fmt::format("{}×{}", r.rows, r.columns); }
 
+// As the command prints it.
+double tenths(double value) { return std::round(value * 10) / 10; }
+
 Comparison rates(const run::TuneResult& result) {
   Comparison rates{.title = "Orthogonalization by shape",
                    .lead = "How fast one rank orthogonalizes a batch of matrices while all ranks work.",
-                   .row_label = "shape and batch"};
+                   .row_label = "shape",
+                   .rows = {}};
   for (const run::TuneResult::Rate& r : result.rates) {
-    rates.rows.push_back({fmt::format("{}, batch of {}", shape_text(r), r.batch),
-                          {measured(Figure::number("gflops", "GFLOP/s", r.gflops))}});
+    rates.rows.push_back(
+        {shape_text(r),
+         {measured(Figure::number("gflops", "GFLOP/s", tenths(r.gflops))), Figure::count("batch", "batch", r.batch)}});
   }
   return rates;
 }

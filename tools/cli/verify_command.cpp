@@ -9,6 +9,7 @@
 
 #include "arguments.h"
 #include "html_option.h"
+#include "memory_check.h"
 #include "model_arguments.h"
 #include "output.h"
 #include "plan_choice.h"
@@ -145,9 +146,10 @@ std::string difference_text(const Problem& problem, const Case& c) {
 std::string table_text(const Outcome& outcome) {
   const auto colour = wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff;
   const Ranks& ranks = outcome.arguments.ranks;
-  std::string out = fmt::format("{} on {} ranks ({}{}), {} steps, against one rank and the float64 reference\n\n",
-                                plan_text::printable(outcome.problem.model), outcome.problem.ranks, ranks.comm(),
-                                ranks.cuda() ? ", cuda" : "", outcome.steps);
+  std::string out =
+      fmt::format("{} on {} ({}{}), {}, compared with one rank and the float64 reference\n\n",
+                  plan_text::printable(outcome.problem.model), plan_text::counted_text(outcome.problem.ranks, "rank"),
+                  ranks.comm(), ranks.cuda() ? ", cuda" : "", plan_text::counted_text(outcome.steps, "step"));
   report::Columns columns({"case", "waves", "bitwise equal"});
   for (const Case* const c : outcome.cases()) {
     if (c->refusal.empty()) columns.add({c->name, std::to_string(c->waves), c->difference ? "NO" : "yes"});
@@ -159,10 +161,9 @@ std::string table_text(const Outcome& outcome) {
   for (const Round& round : outcome.rounds) {
     const ReferenceCheck::Result& r = round.reference;
     out += fmt::format(
-        "\n  reference  error {:.2e} of the update at most ({}{}), tolerance {:.0e}: {} matrices, {} elements of "
-        "others",
+        "\n  reference  error {:.2e} of the update at most ({}{}), tolerance {:.0e}: {}, {} of AdamW and Lion",
         r.max_error, plan_text::printable(r.worst), suffix_of(round.workload.options()), r.tolerance,
-        plan_text::grouped_text(r.matrices), plan_text::grouped_text(r.elements));
+        plan_text::counted_text(r.matrices, "matrix", "matrices"), plan_text::counted_text(r.elements, "element"));
   }
   return out + "\n";
 }
@@ -261,6 +262,24 @@ void verify_rank(Communicator& communicator, const Device& device, Outcome& outc
   }
 }
 
+// The first rank of this process answers for what all of them keep for the reference: counting it takes a while.
+run::MemoryNeed held_memory(const run::Workload& workload, int32_t rank, int64_t gradients, const Ranks& ranks) {
+  run::MemoryNeed need = verify_memory(workload, rank, gradients);
+  const int32_t all = workload.problem().ranks;
+  const std::vector<int32_t> here = ranks.here(all);
+  if (rank == here.front()) need.host += ReferenceCheck::kept_bytes(workload) / all * std::ssize(here);
+  return need;
+}
+
+// Cases run one after another.
+std::vector<int64_t> largest_scratch(const Problem& problem, const VerifyArguments& arguments) {
+  std::vector<int64_t> most(static_cast<size_t>(problem.ranks));
+  for (const PlanOptions& options : arguments.plans.list(arguments.ranks.cost())) {
+    std::ranges::transform(most, plan_scratch(problem, options), most.begin(), std::ranges::max);
+  }
+  return most;
+}
+
 void run(const VerifyArguments& arguments) {
   arguments.ranks.check();
   // The first step is carried out, the second recorded; then it is replayed.
@@ -282,6 +301,17 @@ void run(const VerifyArguments& arguments) {
     }
     problem.wire = arguments.wire == "f32" ? Dtype::kF32 : Dtype::kBf16;
   }
+  const run::Workload plain(problem, options);
+  const int64_t sets = arguments.ranks.cuda() ? run::Verifier::kDeviceGradients : 1;
+  require_memory(
+      {.command = "verify",
+       .otherwise = "fewer ranks",
+       .model = arguments.model,
+       .ranks = arguments.ranks,
+       .held = [&](const run::Workload& w, int32_t rank) { return held_memory(w, rank, sets, arguments.ranks); },
+       .alone = [&](const run::Workload& w) { return verify_memory(w, run::kWhole, sets); },
+       .scratch = [&](const Problem& p) { return largest_scratch(p, arguments); }},
+      plain);
   Outcome outcome{.problem = problem, .arguments = arguments, .steps = steps, .rounds = {}};
   for (const run::Spectrum spectrum : spectra(arguments)) {
     for (const bool some : missing(arguments)) {
@@ -316,7 +346,8 @@ void add_verify_command(CLI::App& app) {
   arguments->plans.add_to(command);
   arguments->ranks.add_to(command);
   command.add_option("--steps", arguments->steps, "Steps of every case (default 2; 4 on cuda)")->type_name("N");
-  command.add_option("--wire", arguments->wire, "bf16 or f32: what updates travel in (default: as the model says)")
+  command
+      .add_option("--wire", arguments->wire, "bf16 or f32: dtype in which updates travel (default: as the model says)")
       ->type_name("D");
   command
       .add_option(
@@ -329,7 +360,7 @@ void add_verify_command(CLI::App& app) {
           "--spectrum", arguments->spectrum,
           fmt::format("all, or some of {}: of the gradients of matrices (default normal)", run::spectrum_names()))
       ->type_name("S,...");
-  add_graph_option(command, arguments->graph, "default both where there is a choice");
+  add_graph_option(command, arguments->graph, "on, off or on,off (default both where steps can be captured)");
   add_coefficients_option(command, arguments->coefficients);
   add_html_option(command, arguments->html);
   add_json_flag(command, arguments->json);

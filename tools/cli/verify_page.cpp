@@ -1,6 +1,7 @@
 #include "verify_page.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -77,11 +78,14 @@ report::Page verify_page(const Problem& problem, const Verified& verified) {
       .title = "Cases",
       .lead = "Every case takes the same steps on the same gradients. Its weights are compared with those of one rank.",
       .row_label = "case"};
+  const bool all_equal = std::ranges::all_of(verified.cases, equal);
   for (const VerifiedCase& c : verified.cases) {
-    cases.rows.push_back(
-        {c.name,
-         {Figure::count("waves", "waves", c.waves), Figure::yes_no("bitwise_equal", "same bits", equal(c)),
-          Figure::text("difference", "first difference", plan_text::printable(c.difference))}});
+    Comparison::Row row{
+        c.name, {Figure::count("waves", "waves", c.waves), Figure::yes_no("bitwise_equal", "same bits", equal(c))}};
+    if (!all_equal) {
+      row.figures.push_back(Figure::text("difference", "first difference", plan_text::printable(c.difference)));
+    }
+    cases.rows.push_back(std::move(row));
   }
   Comparison references{.title = "Against float64",
                         .lead = "Weights compared with a slow reference in float64 that shares no code with Muster.",

@@ -120,6 +120,7 @@ class Builder {
 
   Problem build() {
     if (options_.layers < 0) base::fail("--layers {}: must be at least 1", options_.layers);
+    if (options_.rules) check_rules();
     for (const Entry& entry : file_.entries) {
       Fields fields = file_.defaults;
       fields.overlay(entry.fields);
@@ -150,6 +151,23 @@ class Builder {
       name.append(pattern, begin, at - begin).append(index);
     }
     return name.append(pattern, begin);
+  }
+
+  // Layers that are left out count too: a rule about layer 30 is not wrong because only 4 are kept. A file that names
+  // more of them than a model may have is not checked.
+  void check_rules() const {
+    RuleUse use(*options_.rules);
+    int64_t left = options_.limits.parameters;
+    for (const Entry& entry : file_.entries) {
+      if (entry.layers.empty()) use.see(entry.name);
+      for (const Slice& slice : entry.layers) {
+        for (int64_t layer = slice.begin; layer < slice.end; layer += slice.step) {
+          if (left-- == 0) return;
+          use.see(layer_name(entry.name, layer));
+        }
+      }
+    }
+    use.check();
   }
 
   // Before they are made: a short text may ask for billions.

@@ -3,6 +3,8 @@
 #include <optional>
 #include <string_view>
 
+#include <fmt/ranges.h>
+
 #include "base/file.h"
 #include "base/read_file.h"
 #include "base/text.h"
@@ -10,6 +12,7 @@
 #include "model/model.h"
 #include "model/preset_data.h"
 #include "model/safetensors.h"
+#include "model/suggestion.h"
 
 namespace muster {
 
@@ -64,9 +67,10 @@ ModelFile read_model(const std::string& model) {
   if (const PresetText* preset = find_preset(model)) return parse_model(preset->json, model);
   std::error_code error;
   if (!std::filesystem::is_regular_file(model, error)) {
-    std::string known;
-    for (const PresetText& preset : preset_texts()) known += (known.empty() ? "" : ", ") + std::string(preset.name);
-    base::fail("model {}: neither a file nor one of the presets {}", base::in_quotes(model), known);
+    std::vector<std::string> known;
+    for (const PresetText& preset : preset_texts()) known.emplace_back(preset.name);
+    base::fail("model {}: neither a file nor one of the presets {}{}", base::in_quotes(model), fmt::join(known, ", "),
+               did_you_mean(model, known));
   }
   ModelFile file = parse_model(base::read_file(model), base::path_text(model));
   if (file.name.empty()) file.name = std::filesystem::path(model).stem().string();

@@ -34,8 +34,10 @@ Layout resolve_layout(const Fields& fields, const Shape& shape, const Mesh& mesh
     const MeshAxis& axis = mesh.axes[static_cast<size_t>(index)];
     const auto found = fields.placements.find(axis.name);
     if (found == fields.placements.end()) {
-      base::fail("{}: no placement for axis {} of mesh {}", where, base::in_quotes(axis.name),
-                 base::in_quotes(mesh.name));
+      std::string known;
+      for (const auto& [name, placements] : fields.placements) known += (known.empty() ? "" : ", ") + name;
+      base::fail("{}: no placement for axis {} of mesh {}; the axes that the model knows: {}", where,
+                 base::in_quotes(axis.name), base::in_quotes(mesh.name), known.empty() ? "none" : known);
     }
     const std::vector<Placement>& alternatives = found->second;
     for (const Placement& placement : alternatives) {

@@ -136,8 +136,10 @@ ModelFile model_from_tensors(const std::vector<Tensor>& tensors, const Rules& ru
   ModelFile file;
   file.name = name;
   file.source = "safetensors header";
+  RuleUse use(rules);
   for (const Tensor& tensor : tensors) {
     const std::string where = "tensor " + base::in_quotes(tensor.name);
+    use.see(tensor.name);
     const Rule* rule = rules.find(tensor.name);
     if (!rule) base::fail("{}: no rule matches it", where);
     if (rule->skip) continue;
@@ -157,6 +159,7 @@ ModelFile model_from_tensors(const std::vector<Tensor>& tensors, const Rules& ru
     if (entry.shape.empty()) entry.shape.push_back({1, {}});  // a scalar is one element
     file.entries.push_back(std::move(entry));
   }
+  use.check();
   return file;
 }
 

@@ -161,6 +161,7 @@ static void to_json(Json& json, const Page& page) {
           {"comparisons", page.comparisons},
           {"charts", page.charts},
           {"strategies", page.strategies},
+          {"strategies_note", page.strategies_note},
           {"loads", page.loads},
           {"timelines", timelines_json(page.timelines)},
           {"timelines_note", page.timelines_note},

@@ -140,6 +140,7 @@ struct Page {
   std::vector<Comparison> comparisons{};
   std::vector<CurveChart> charts{};
   std::vector<StrategyRow> strategies{};  // the last one is shown first
+  std::string strategies_note{};          // how they were planned or measured
   std::vector<Load> loads{};              // from before balancing to after it
   std::vector<TracedStep> timelines{};
   std::string timelines_note{};  // which step it is

@@ -176,8 +176,7 @@ std::vector<Figure> plan_facts(const plan_text::PlanReport& report) {
       Figure::bytes("padding_bytes", "padding", summary.padding_bytes)
           .with_note(counted(plan_text::zero_matrix_count(summary), "zero matrix", "zero matrices")),
       Figure::bytes("scratch_bytes_max", "scratch, at most", summary.scratch_bytes_max)
-          .with_note(report.scratch_cap > 0 ? fmt::format("cap {}", plan_text::bytes_text(report.scratch_cap))
-                                            : "no cap"),
+          .with_note(plan_text::scratch_cap_text(report.plan)),
       Figure::time("plan_ms", "time to plan", report.plan_ns).from(Source::kMeasured),
   };
 }
@@ -219,8 +218,10 @@ std::string problem_words(const Problem& problem, int64_t matrices) {
 }
 
 std::string cost_note(const CostTable& cost) {
-  return fmt::format("Predicted times come from the cost table {}. Bytes, messages and collectives are counted.",
-                     plan_text::printable(cost.device));
+  return fmt::format(
+      "Predicted times come from the cost table {}, for ranks that each have a device to themselves; `muster "
+      "tune` measures a table. Bytes, messages and collectives are counted.",
+      plan_text::printable(cost.device));
 }
 
 Page plan_page(const plan_text::PlanReport& report, std::span<const Alternative> others) {
@@ -231,6 +232,8 @@ Page plan_page(const plan_text::PlanReport& report, std::span<const Alternative>
   page.subtitle = fmt::format("plan {} · {} · cost table {} · hash {}", strategy,
                               problem_words(report.problem, std::ssize(report.plan.owner)),
                               plan_text::printable(report.cost.device), plan_text::hash_text(report.plan.hash));
+  page.strategies_note =
+      fmt::format("All are planned with the cost table {}.", plan_text::printable(report.cost.device));
   page.facts = plan_facts(report);
   for (const Alternative& other : others) {
     page.strategies.push_back(plan_row(other.summary, other.strategy));

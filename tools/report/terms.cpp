@@ -102,8 +102,10 @@ std::vector<Term> terms_of(const Page& page) {
   const auto add_figures = [&](const std::vector<Figure>& figures) {
     for (const Figure& figure : figures) {
       const std::string_view text = figure_words(figure.key);
-      if (!text.empty() && seen.insert(figure.key).second)
-        terms.push_back({figure.key, figure.label, std::string(text)});
+      if (text.empty() || !seen.insert(figure.key).second) continue;
+      const std::string_view source = name(figure.source);
+      terms.push_back(
+          {figure.key, source.empty() ? figure.label : figure.label + ", " + std::string(source), std::string(text)});
     }
   };
   for (const StrategyRow& row : page.strategies) add_strategy(row.strategy);

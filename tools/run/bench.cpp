@@ -38,6 +38,8 @@ class Contestant {
     result_.waves = std::ssize(optimizer_->plan().waves);
     count_transfers();
     result_.collectives = summary.collectives;
+    result_.scratch_cap = optimizer_->plan().scratch_cap;
+    result_.scratch_cap_raised = optimizer_->plan().scratch_cap_raised;
     result_.padding_bytes = summary.padding_bytes;
     result_.predicted_ns = summary.predicted_ns;
   }

@@ -39,6 +39,8 @@ struct BenchResult {
   int64_t bytes_sent_max = 0;               // of a step, by the busiest rank
   int64_t kernels = 0;                      // calls in a step, of the rank with most
   int64_t scratch_bytes_max = 0;            // allocated by the rank with most
+  int64_t scratch_cap = 0;                  // as Plan::scratch_cap; so is the next
+  bool scratch_cap_raised = false;
   int64_t padding_bytes = 0;
   int64_t predicted_ns = 0;
   bool bitwise_equal = true;        // all weights in the end, to those of the first case

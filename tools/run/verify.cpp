@@ -10,8 +10,6 @@
 namespace muster::run {
 namespace {
 
-constexpr int64_t kGradients = 3;  // as many steps may be under way on a device before one must be over
-
 double number(Dtype dtype, const std::byte* from) {
   uint32_t bits = 0;
   std::memcpy(&bits, from, static_cast<size_t>(byte_size(dtype)));
@@ -29,11 +27,11 @@ void Verifier::take_steps(const Problem& problem, int32_t rank, OptimizerOptions
   options.groups = workload_.groups();
   options.threads = options_.threads;
   options.device = options_.device;
-  Gradients gradients(workload_, rank, *kernels_, options_.device.kind == Device::Kind::kCpu ? 1 : kGradients);
+  Gradients gradients(workload_, rank, *kernels_, options_.device.kind == Device::Kind::kCpu ? 1 : kDeviceGradients);
   Optimizer optimizer(problem, options, communicator, weights.memory());
   for (int64_t step = 0; step < options_.steps; ++step) {
     for (int32_t g = 0; g < optimizer.groups(); ++g) optimizer.group(g).lr = workload_lr(g, step);
-    if (step >= kGradients) optimizer.synchronize();  // what its gradients are written over
+    if (step >= kDeviceGradients) optimizer.synchronize();  // what its gradients are written over
     optimizer.step(gradients.at(step));
   }
   optimizer.synchronize();

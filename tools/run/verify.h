@@ -20,6 +20,8 @@ struct Difference {
 // One rank's part; all ranks make the same calls.
 class Verifier {
  public:
+  static constexpr int64_t kDeviceGradients = 3;  // steps under way on a device before one must be over
+
   struct Options {
     int64_t steps = 2;
     int threads = 1;

@@ -39,6 +39,7 @@ class Workload {
 
   // What a rank holds of a parameter, in elements; kWhole: all of it.
   int64_t elements(int32_t parameter, int32_t rank) const;
+  int64_t replicas(int32_t parameter) const { return partitions_[parameter].replicas(); }
   // Gradients are in the parameter's grad dtype; those of kWhole always in f32.
   Dtype gradient_dtype(int32_t parameter, int32_t rank) const;
   // False: nothing of it is given. kWhole has one where any rank has.

@@ -1,8 +1,10 @@
 #include "train/checkpoint.h"
 
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,6 +14,7 @@
 #include "base/read_file.h"
 #include "base/text.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_index.h"
 #include "engine/step/fail_together.h"
 #include "muster/error.h"
 
@@ -44,24 +47,48 @@ std::string to_text(const Position& position) {
   return json.dump(1) + "\n";
 }
 
-// The folder that the file does not name.
+// The folder that the file names; none if there is no file.
+std::optional<std::string> used_state(const std::string& directory) {
+  if (!fs::exists(in(directory, kFile))) return std::nullopt;
+  return read_position(directory).state;
+}
+
+// The other one.
 std::string free_state(const std::string& directory) {
-  if (!fs::exists(in(directory, kFile))) return kStates[0];
-  return read_position(directory).state == kStates[0] ? kStates[1] : kStates[0];
+  return used_state(directory) == kStates[0] ? kStates[1] : kStates[0];
+}
+
+// A checkpoint that no train.json names may be someone else's: saving would overwrite it.
+void check_states(const std::string& directory) {
+  if (used_state(directory)) return;
+  for (const char* const state : kStates) {
+    const std::string index = in(in(directory, state), engine::kIndexName);
+    if (!fs::exists(index)) continue;
+    base::fail("{} is there, but no {}: remove {}, or choose another folder", base::path_text(index), kFile, state);
+  }
+}
+
+// A file of an interrupted save, if there is one.
+void remove_old(const std::string& path) {
+  std::error_code error;
+  fs::remove(path, error);
+  if (error) {
+    errno = error.value();
+    base::fail_system("remove", path);
+  }
 }
 
 void commit(const std::string& directory, const Position& position) {
+  const std::optional<std::string> former = used_state(directory);
   const std::string temporary = in(directory, kTemporary);
   const std::string text = to_text(position);
-  fs::remove(temporary);
+  remove_old(temporary);
   base::File file = base::File::create(temporary);
   file.write_at(0, text.data(), std::ssize(text));
   file.finish();
   if (std::rename(temporary.c_str(), in(directory, kFile).c_str()) != 0) base::fail_system("write", directory);
   base::sync_directory(directory);
-  for (const char* const state : kStates) {
-    if (state != position.state) engine::remove_checkpoint(in(directory, state));
-  }
+  if (former && former != position.state) engine::remove_checkpoint(in(directory, *former));
 }
 
 }  // namespace
@@ -127,11 +154,13 @@ void make_folder(const std::string& directory, Communicator& communicator) {
     }
     // Better now than when there is something to lose.
     try {
-      free_state(directory);
+      check_states(directory);
       const std::string probe = in(directory, kTemporary);
-      fs::remove(probe);
+      remove_old(probe);
       base::File::create(probe);
-      fs::remove(probe);
+      remove_old(probe);
+    } catch (const ResourceError&) {
+      throw;
     } catch (const std::exception& broken) {
       throw InvalidArgument(fmt::format("--save: {}", broken.what()));
     }

@@ -117,13 +117,13 @@ std::vector<RecipeField> model_fields() {
       integer_field("layers", "Layers", [](auto& r) -> auto& { return r.model.layers; }, {1, 1000}),
       integer_field("width", "Width of a token", [](auto& r) -> auto& { return r.model.width; }, {2, 1 << 14}),
       integer_field("heads", "Heads of attention", [](auto& r) -> auto& { return r.model.heads; }, {1, 1 << 13}),
-      integer_field("context", "Tokens of a sequence", [](auto& r) -> auto& { return r.model.context; }, {1, 1 << 14}),
+      integer_field("context", "Tokens per sequence", [](auto& r) -> auto& { return r.model.context; }, {1, 1 << 14}),
       choice_field(
           "attention",
           "How its weights are stored: separate, fused (q, k and v in one) or shared (all in the MLP's shape)",
           [](auto& r) -> auto& { return r.model.attention; }, kStorages),
       choice_field(
-          "mlp", "relu2 or gelu", [](auto& r) -> auto& { return r.model.activation; }, kActivations),
+          "mlp", "Activation: relu2 or gelu", [](auto& r) -> auto& { return r.model.activation; }, kActivations),
       choice_field(
           "gates", "A gate for every head: on or off", [](auto& r) -> auto& { return r.model.gates; }, kSwitch),
       choice_field(
@@ -137,9 +137,9 @@ std::vector<RecipeField> model_fields() {
 
 std::vector<RecipeField> schedule_fields() {
   return {
-      integer_field("seed", "Of the first weights and the batches", [](auto& r) -> auto& { return r.seed; },
+      integer_field("seed", "Seed of the first weights and of the batches", [](auto& r) -> auto& { return r.seed; },
                     {0, std::numeric_limits<int64_t>::max()}),
-      integer_field("steps", "Steps, in which learning rates fall", [](auto& r) -> auto& { return r.steps; },
+      integer_field("steps", "Steps, over which learning rates fall", [](auto& r) -> auto& { return r.steps; },
                     {1, 10'000'000}),
       since(2, choice_field(
                    "schedule", "How learning rates fall: linear, cooldown (in the last part) or cosine",
@@ -152,8 +152,8 @@ std::vector<RecipeField> schedule_fields() {
                    [](auto& r) -> auto& { return r.schedule.final_rate; }, 1)),
       since(2, integer_field("extension", "Steps after --steps, at --final-lr",
                              [](auto& r) -> auto& { return r.schedule.extension; }, {0, 10'000'000})),
-      integer_field("batch", "Sequences of a step", [](auto& r) -> auto& { return r.batch; }, {1, 1 << 20}),
-      integer_field("slots", "Parts of a batch: their gradients are added in order, whoever computes them",
+      integer_field("batch", "Sequences per step", [](auto& r) -> auto& { return r.batch; }, {1, 1 << 20}),
+      integer_field("slots", "Parts of a batch, whose gradients are summed in order on any number of ranks",
                     [](auto& r) -> auto& { return r.slots; }, {1, 1 << 20}),
   };
 }
@@ -161,8 +161,8 @@ std::vector<RecipeField> schedule_fields() {
 std::vector<RecipeField> optimizer_fields() {
   return {
       choice_field(
-          "optimizer", "Of the matrices: normuon, muon or adamw", [](auto& r) -> auto& { return r.algorithm; },
-          kAlgorithms),
+          "optimizer", "Optimizer of the matrices: normuon, muon or adamw",
+          [](auto& r) -> auto& { return r.algorithm; }, kAlgorithms),
       choice_field(
           "normuon", "Which matrices normuon is for: all or mlp; the others get muon",
           [](auto& r) -> auto& { return r.normuon_on; }, kNorMuonOn),
@@ -189,19 +189,20 @@ std::vector<RecipeField> optimizer_fields() {
                    "down-lr-mul", "The same, for the MLPs' second matrices",
                    [](auto& r) -> auto& { return r.down_lr_mul; }, 1e6)),
       rate_field(
-          "momentum", "Of Muon and NorMuon", [](auto& r) -> auto& { return r.momentum; }, 1),
+          "momentum", "Momentum of Muon and NorMuon", [](auto& r) -> auto& { return r.momentum; }, 1),
       rate_field(
-          "weight-decay", "Times the learning rate, a step", [](auto& r) -> auto& { return r.weight_decay; }, 1e6),
+          "weight-decay", "Decoupled weight decay, times the learning rate per step",
+          [](auto& r) -> auto& { return r.weight_decay; }, 1e6),
       choice_field(
-          "decay", "plain or cautious", [](auto& r) -> auto& { return r.decay; }, kDecays),
-      {"coefficients", "NAME", "Of Newton-Schulz", [](const Recipe& r) { return r.coefficients.name; },
+          "decay", "Kind of weight decay: plain or cautious", [](auto& r) -> auto& { return r.decay; }, kDecays),
+      {"coefficients", "NAME", "Coefficients of Newton-Schulz", [](const Recipe& r) { return r.coefficients.name; },
        [](Recipe& r, std::string_view text) { r.coefficients = muster::coefficients(text); }},
       choice_field(
-          "wire", "What updates travel in: f32 or bf16", [](auto& r) -> auto& { return r.wire; }, kDtypes),
+          "wire", "Dtype in which updates travel: f32 or bf16", [](auto& r) -> auto& { return r.wire; }, kDtypes),
       choice_field(
-          "dtype", "Of the weights: f32 or bf16", [](auto& r) -> auto& { return r.dtype; }, kDtypes),
+          "dtype", "Dtype of the weights: f32 or bf16", [](auto& r) -> auto& { return r.dtype; }, kDtypes),
       choice_field(
-          "bf16-weights", "How they are rounded: nearest or stochastic; or kept exact: master or mantissa",
+          "bf16-weights", "How bf16 weights are rounded: nearest or stochastic; or kept exact: master or mantissa",
           [](auto& r) -> auto& { return r.bf16_weights; }, kForms),
   };
 }

@@ -46,6 +46,13 @@ class MusterOptimizers(OptimizersContainer):  # type: ignore[misc,type-arg,unuse
 
     Under pipeline parallelism each rank builds optimizers for its own stages. The ranks that share a stage are read
     from the device meshes of its parameters.
+
+    Args:
+        config: the options; torchtitan's command line fills it in.
+        model_parts: the sharded model, or its parts on this rank. All ranks of the world construct it together.
+
+    Raises:
+        ValueError: an option that torchtitan or Muster would ignore, or stages that share some of their ranks.
     """
 
     @dataclass(kw_only=True, slots=True)

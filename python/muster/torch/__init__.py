@@ -4,10 +4,10 @@
     opt = muster.torch.NorMuon(muster.torch.param_groups(model), lr=0.02)
 
 Layouts are read from the tensors: DTensors (FSDP2, tensor and expert parallelism, any mix), plain tensors on a process
-group (DDP), or plain tensors alone. docs/reference/python.md says what is supported.
+group (DDP), or plain tensors alone. docs/reference/python.md lists what is supported.
 """
 
-from . import groups, layout
+from . import groups
 from .ddp import ddp_hook
 from .default_groups import param_groups
 from .foreign import import_dion, import_torch
@@ -27,7 +27,6 @@ __all__ = [
     "import_dion",
     "import_torch",
     "info",
-    "layout",
     "param_groups",
     "profile",
 ]

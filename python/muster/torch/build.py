@@ -234,7 +234,10 @@ class Builder:
         try:
             return _muster.Optimizer(problem, options, link.communicator, memory)
         except ValueError as refused:
-            refused.args = (with_remedies(refused, parameters),)
+            text = with_remedies(refused, parameters)
+            if getattr(refused, "code", None) == _muster.ErrorCode.scratch_cap_too_small:
+                text = f"scratch_mib: {text}"
+            refused.args = (text,)
             raise
 
 

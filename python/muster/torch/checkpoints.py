@@ -110,8 +110,11 @@ class CheckpointedOptimizer(PlannedOptimizer):
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Gathers state on rank ``to``, so that ``state_dict()`` needs no other rank until the next step or load.
 
-        Call it on all ranks together before one of them saves, as in torch's ZeroRedundancyOptimizer. By default every
-        rank keeps all state of its parameters, and the call does nothing.
+        All ranks together, before one of them saves, as in torch's ZeroRedundancyOptimizer. By default every rank keeps
+        all state of its parameters, and the call does nothing.
+
+        Args:
+            to: the rank that saves. ``state_dict()`` on the others is a RuntimeError until the next step or load.
         """
         with self._use.call("consolidate_state_dict"):
             if not 0 <= to < self.ranks.size:
@@ -131,13 +134,19 @@ class CheckpointedOptimizer(PlannedOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Copies state into the tensors of ``opt.state``, which keep their dtype, device and memory.
 
-        Parameters are matched by name if both sides have names, else by place in the groups. Tensors may be whole, or
-        DTensors in any layout: those in the parameter's own layout are copied locally, and all ranks together
-        redistribute others. Missing entries start from zero, with a warning; a checkpoint without any fitting entry is
-        a ValueError.
+        Call it on all ranks, after the model's weights are loaded: the first load makes the plan, and DTensors of
+        another layout are redistributed.
 
-        Groups keep the keys that a plan was made for (``algorithm``, ``lr_mul``, how matrices are cut) and take over
-        the rest. ``muster.torch.import_torch`` and ``import_dion`` load checkpoints of other optimizers.
+        Parameters are matched by name if both sides have names, else by place in the groups. Missing entries start from
+        zero, with one warning that lists them. Groups keep the keys that a plan was made for (``algorithm``,
+        ``lr_mul``, how matrices are cut) and take over the rest. ``muster.torch.import_torch`` and ``import_dion`` load
+        checkpoints of other optimizers.
+
+        Args:
+            state_dict: made by ``state_dict()``. Tensors may be whole, or DTensors in any layout.
+
+        Raises:
+            ValueError: no entry fits, or one is wrong. Nothing has been changed. Other ranks may not raise.
         """
         with self._use.call("load_state_dict"):
             state_dict = state_dict.copy()
@@ -198,9 +207,18 @@ class CheckpointedOptimizer(PlannedOptimizer):
     # Checkpoints of the engine.
 
     def save(self, directory: str | PathLike[str]) -> None:
-        """Writes weights and state to a checkpoint of the engine (docs/howto/checkpoints-and-resharding.md). All ranks together.
+        """Writes weights and state to a checkpoint of the engine. All ranks together.
 
-        With one rank another thread may call it: it waits for the step in progress.
+        It loads on any number of ranks and any layout: docs/howto/checkpoints-and-resharding.md. With one rank another
+        thread may call it: it waits for the step in progress.
+
+        Args:
+            directory: a path on a file system that all ranks share. A checkpoint in it is replaced when the new one is
+                complete, and is as it was if this call raises or the process dies.
+
+        Raises:
+            ValueError: a rank could not write; on all ranks, with its number and the reason.
+            CommError: a rank was lost.
         """
         path = os.fsdecode(os.fspath(directory))
         with self._use.call("save"):
@@ -209,7 +227,18 @@ class CheckpointedOptimizer(PlannedOptimizer):
             built.engine.save(path)
 
     def load(self, directory: str | PathLike[str]) -> None:
-        """Reads weights and state of a checkpoint from any layout and number of ranks. All ranks together."""
+        """Reads weights and state of a checkpoint from any layout and number of ranks. All ranks together.
+
+        After a step that broke off, it makes the optimizer usable again.
+
+        Args:
+            directory: what ``save`` wrote.
+
+        Raises:
+            ValueError: the checkpoint is damaged or of another model; on all ranks, with nothing changed.
+            Error: a file changed after it was checked. The state may be partly loaded: load again.
+            CommError: a rank was lost.
+        """
         path = os.fsdecode(os.fspath(directory))
         with self._use.call("load"):
             built = self._built if self._is_current() else self._plan_again(keep=False)

@@ -34,24 +34,30 @@ def _view(address: int, size: int) -> torch.Tensor:
 
 
 class _WaitingThread:
-    """A thread that waits for operations, one after the other: Gloo reports completion only to a waiter."""
+    """A thread that waits for operations, one after the other.
+
+    Gloo reports completion only to a waiter, and its waits do not end when a signal comes.
+    """
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[_Awaited | None] = queue.SimpleQueue()
         threading.Thread(target=_wait_for_all, args=(self._queue,), name="muster", daemon=True).start()
         weakref.finalize(self, self._queue.put, None)
 
-    def add(self, wait: Callable[[], None]) -> _Awaited:
-        awaited = _Awaited(wait)
+    def add(self, wait: Callable[[], None], give_up: Callable[[], None]) -> _Awaited:
+        awaited = _Awaited(wait, give_up)
         self._queue.put(awaited)
         return awaited
 
 
 class _Awaited:
-    """An operation that a thread waits for. Calling the object waits until the thread has."""
+    """An operation that a thread waits for. Calling the object waits until the thread has.
 
-    def __init__(self, wait: Callable[[], None]) -> None:
-        self.wait = wait
+    Unlike a wait in Gloo, this wait ends when a signal's handler raises, as Ctrl-C does. Then it calls ``give_up``.
+    """
+
+    def __init__(self, wait: Callable[[], None], give_up: Callable[[], None]) -> None:
+        self.wait, self._give_up = wait, give_up
         self._over = threading.Event()
         self._error: BaseException | None = None
 
@@ -66,7 +72,11 @@ class _Awaited:
         return self._over.is_set()
 
     def __call__(self) -> None:
-        self._over.wait()  # it ends: the operation has a timeout
+        try:
+            self._over.wait()  # it ends: the operation has a timeout
+        except BaseException:
+            self._give_up()
+            raise
         if self._error is not None:
             raise self._error
 
@@ -84,7 +94,8 @@ class Messages:
 
     def __init__(self, group: dist.ProcessGroup, timeout: timedelta, background: bool = False) -> None:
         self.group = group
-        self._thread = _WaitingThread() if background else None
+        self._background = background
+        self._thread: _WaitingThread | None = None
         self._roll_call = RollCall.of(group)
         self.timeout = timeout
         self.purpose: str | None = None  # reported to other ranks in place of the operation's name
@@ -114,7 +125,32 @@ class Messages:
         def wait() -> None:
             self._wait_for(name, started)
 
-        return wait if self._thread is None else self._thread.add(wait)
+        def give_up() -> None:
+            self._close(started)
+
+        if self._background:
+            return self._waiting_thread().add(wait, give_up)
+
+        def wait_here() -> None:
+            # Signals are handled in the main thread, which must not wait in Gloo for that.
+            if threading.current_thread() is threading.main_thread():
+                self._waiting_thread().add(wait, give_up)()
+            else:
+                wait()
+
+        return wait_here
+
+    def _waiting_thread(self) -> _WaitingThread:
+        if self._thread is None:
+            self._thread = _WaitingThread()
+        return self._thread
+
+    def _close(self, started: list[tuple[int, Any, torch.Tensor]]) -> None:
+        """Ends operations whose wait was interrupted: Gloo must not write to their memory later."""
+        if self.failed is None:
+            self.failed = "interrupted"
+        for _, work, _ in started:
+            _has_ended(work)  # a wait that times out closes all connections of the group
 
     def _wait_for(self, name: str, started: list[tuple[int, Any, torch.Tensor]]) -> None:
         if self.failed is not None:

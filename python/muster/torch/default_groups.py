@@ -41,9 +41,9 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Groups for ``NorMuon`` or ``Muon``: matrices to it; embeddings, heads, routers, gains and biases to AdamW.
 
-    The class of the module that holds a parameter decides: docs/reference/param-groups.md has the rules, and tables for common
-    architectures. If no class decides, names and shapes do, and the printout calls it a guess. Frozen parameters are
-    left out. Tied parameters appear once.
+    The class of the module that holds a parameter decides: docs/reference/param-groups.md has the rules, and tables for
+    common architectures. If no class decides, names and shapes do, and the printout calls it a guess. Frozen parameters
+    are left out. Tied parameters appear once. Local: no rank waits for another.
 
     Patterns match the whole dotted name of a parameter: ``*`` stands for any characters, ``?`` for one, and ``[...]``
     works as in ``fnmatch``. Names are those of ``model.named_parameters()``, without what DDP, ``torch.compile`` and

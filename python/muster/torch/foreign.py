@@ -1,6 +1,6 @@
 """Imports checkpoints of other optimizers: torch.optim.Muon and AdamW, and Dion's Muon and NorMuon.
 
-State is translated, and so are the hyperparameters of groups; docs/howto/migrate.md has the tables.
+State is translated, and so are the hyperparameters of groups; docs/reference/migration-tables.md has the tables.
 """
 
 from __future__ import annotations
@@ -41,8 +41,15 @@ def import_torch(optimizer: NorMuon, *state_dicts: Mapping[str, Any]) -> None:
     parameters in its order. Momentum may be whole tensors or DTensors in any layout.
 
     The values of their groups replace those of the optimizer's: learning rates, decay, momentum, betas, coefficients
-    and scale. A group of NorMuon continues from the momentum, with mean squares of zero. Raises ValueError that names
-    the parameter. All ranks together.
+    and scale. A group of NorMuon continues from the momentum, with mean squares of zero. All ranks together; load the
+    model's weights first.
+
+    Args:
+        optimizer: a new ``NorMuon`` or ``Muon`` over the parameters of the checkpoints.
+        state_dicts: what the other optimizers' ``state_dict()`` returned.
+
+    Raises:
+        ValueError: a parameter or a group has no counterpart. The text names it; nothing has been changed.
     """
     _load(optimizer, state_dicts, _torch_options, _torch_state)
 
@@ -53,7 +60,14 @@ def import_dion(optimizer: NorMuon, *state_dicts: Mapping[str, Any]) -> None:
     Dion keeps sums, ``M = mu M + G``: in a group with ``momentum_form="ema"`` (default) they are multiplied by 1 - mu.
     Its mean squares are those of rows, (..., rows, 1): the group must have ``normalize="rows"``. A group of NorMuon may
     also become one of Muon, or the reverse, with mean squares of zero. Dion's checkpoints have no coefficients: the
-    optimizer keeps its own. Raises ValueError that names the parameter. All ranks together.
+    optimizer keeps its own. All ranks together; load the model's weights first.
+
+    Args:
+        optimizer: a new ``NorMuon`` or ``Muon`` over the parameters of the checkpoints.
+        state_dicts: what the other optimizers' ``state_dict()`` returned.
+
+    Raises:
+        ValueError: a parameter or a group has no counterpart. The text names it; nothing has been changed.
     """
     _load(optimizer, state_dicts, _dion_options, _dion_state)
 

@@ -4,49 +4,79 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from operator import index
 from typing import Any, Literal, TypedDict
 
 from .. import _muster
+from .errors import MAX_INT64, whole_number
 from .wrappers import trainer_hint
+
+__all__ = ["DEFAULTS", "GroupOptions", "MoreOptions"]
 
 
 class MoreOptions(TypedDict, total=False):
-    """Types of the keys of a group that the constructor also takes as defaults; ``DEFAULTS`` has the meanings."""
+    """Keys of a param group that the constructor also takes, as defaults of all groups.
+
+    ``algorithm`` and the keys from ``lr_mul`` on are read when the plan is made; changing one later is a ValueError. The
+    others are read in every step.
+    """
 
     algorithm: Literal["normuon", "muon", "adamw", "lion"]
+    """How the parameters are updated. Default: the optimizer's class."""
     decay: Literal["plain", "cautious"]
+    """Cautious: weight decay only where weight and update do not have opposite signs. Default plain."""
     every: int
+    """With N, updated only in steps N, 2N, 3N, ... Default 1."""
     momentum_form: Literal["ema", "sum"]
+    """An exponential average of gradients, or their decayed sum. Default ema."""
     nesterov: bool
+    """The update looks one step ahead of the momentum. Default True."""
     coefficients: str | Sequence[Sequence[float]]
+    """Polynomials of Newton-Schulz: a name, or one (a, b, c) per iteration. Default polar_express."""
     scale: Literal["none", "spectral", "jordan", "rms", "fan"]
+    """The factor of a matrix's step, from its shape. Default jordan: sqrt(max(1, output / input))."""
     eps: float
+    """Added to the root of the second moment, by AdamW and NorMuon. Default 1e-8."""
     maximize: bool
+    """Steps go along the gradient. Default False."""
     lr_mul: float
+    """Times lr, for this group. Default 1."""
     normalize: Literal["longer", "rows", "columns"]
+    """The side along which NorMuon keeps mean squares. Default longer; a tie: rows."""
     heads: int | None
+    """The number of equal blocks of rows, each orthogonalized alone."""
     split_rows: Sequence[int] | None
+    """Sizes of blocks of rows, each orthogonalized alone: [q, k, v]."""
     split_columns: Sequence[int] | None
+    """Sizes of blocks of columns, each orthogonalized alone."""
     view: Sequence[int] | None
+    """The storage is read row-major as this shape: (batch..., rows, columns)."""
     flatten: bool
+    """For convolutions: dimension 0 against all others. Default False."""
     output_dim: Literal[0, 1]
+    """1 for matrices that are stored transposed, (input, output). Default 0."""
     scale_shape: Literal["block", "parameter"]
+    """The shape that gives the scale of the step: each block's, or the whole parameter's. Default block."""
 
 
 class GroupOptions(MoreOptions, total=False):
-    """Types of all keys of a param group but ``params``."""
+    """All keys of a param group but ``params``."""
 
     lr: float
+    """Learning rate. Default 0.02."""
     weight_decay: float
+    """Decoupled, per step, times lr and lr_mul. Default 0."""
     momentum: float
+    """Decay rate of the momentum. Default 0.95; in AdamW and Lion groups the same value as betas[0]."""
     betas: tuple[float, float]
-    mesh: Any  # with `placements`: plain tensors are shards of equal size on this mesh
+    """Decay rates of AdamW's and Lion's moments; the second is NorMuon's too. Default (0.9, 0.95)."""
+    mesh: Any
+    """With ``placements``: plain tensors are shards of equal size on this DeviceMesh. Read when the group is added."""
     placements: Sequence[Any]
-    rank_local: Any  # a DeviceMesh of one dimension: each of its ranks has its own part of dimension 0
+    """One per axis of ``mesh``: Shard or Replicate. Read when the group is added."""
+    rank_local: Any
+    """A DeviceMesh of one dimension: each of its ranks has its own part of dimension 0. Read when the group is added."""
 
 
-#: Every key of a param group but ``params``, with its default.
 DEFAULTS: dict[str, Any] = {
     "algorithm": "normuon",  # or "muon", "adamw", "lion"
     "lr": 0.02,
@@ -72,6 +102,10 @@ DEFAULTS: dict[str, Any] = {
     "output_dim": 0,  # 1: stored transposed, (input, output)
     "scale_shape": "block",  # the shape that gives the scale of the step; or "parameter"
 }
+"""Every key of a param group but ``params``, ``mesh``, ``placements`` and ``rank_local``, with its default.
+
+``GroupOptions`` has the meanings.
+"""
 
 MATRIX_ALGORITHMS = ("muon", "normuon")
 
@@ -89,11 +123,8 @@ def bare_name(name: str) -> str:
     return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
 
 
-def _whole(key: str, value: Any) -> int:
-    try:
-        return index(value)
-    except TypeError:
-        raise ValueError(f"{key} {value!r}: expected a whole number") from None
+def _sizes(name: str, key: str, values: Sequence[int] | None) -> list[int]:
+    return [whole_number(f"parameter '{name}': {key}", int(value), 0, MAX_INT64) for value in values or ()]
 
 
 def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
@@ -101,7 +132,7 @@ def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
     out.lr = float(group["lr"])
     out.weight_decay = float(group["weight_decay"])
     out.decay = _enum(_muster.Decay, "decay", group["decay"])
-    out.every = _whole("every", group["every"])
+    out.every = whole_number("every", group["every"], 1, MAX_INT64)
     out.momentum = float(group["momentum"])
     out.momentum_form = _enum(_muster.MomentumForm, "momentum_form", group["momentum_form"])
     out.nesterov = bool(group["nesterov"])
@@ -123,7 +154,7 @@ def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
 def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[int]:
     heads = group["heads"]
     if heads is None:
-        return [int(size) for size in group["split_rows"] or ()]
+        return _sizes(name, "split_rows", group["split_rows"])
     if group["split_rows"]:
         raise ValueError(f"parameter '{name}': heads and split_rows both cut its rows")
     read = group["view"] or shape
@@ -163,16 +194,16 @@ def make_parameter(
         out.scale_shape = _enum(_muster.ScaleShape, "scale_shape", group["scale_shape"])
     except ValueError as error:
         raise ValueError(f"parameter '{name}': {error}") from None
-    out.output_dim = int(group["output_dim"])
+    out.output_dim = whole_number(f"parameter '{name}': output_dim", int(group["output_dim"]), 0, 1)
     out.multiplier = float(group["lr_mul"])
     if not (math.isfinite(out.multiplier) and out.multiplier >= 0):
         raise ValueError(f"parameter '{name}': lr_mul {out.multiplier}: expected a number of at least 0")
     if group["algorithm"] in MATRIX_ALGORITHMS:
         check_shape(name, shape, group)
         out.matrices = _muster.MatrixSpec(
-            list(group["view"] or ()),
+            _sizes(name, "view", group["view"]),
             bool(group["flatten"]),
             _rows(name, shape, group),
-            [int(size) for size in group["split_columns"] or ()],
+            _sizes(name, "split_columns", group["split_columns"]),
         )
     return out

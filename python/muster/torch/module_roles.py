@@ -73,7 +73,7 @@ class Roles:
             return None
         experts = _sibling_experts(site)
         if experts == site.shape[0] or (site.layer == "gate" and experts is not None):
-            return f"a router: a Linear called {site.layer!r}" + " beside experts" * (experts is not None)
+            return f"a router: a Linear called {site.layer!r}" + " next to experts" * (experts is not None)
         if self._has_table_shape(site):
             return "a head: the only Linear of an embedding's shape"
         name = self._head_name(site)

@@ -10,7 +10,7 @@ class ParameterStats(NamedTuple):
     """Statistics of one parameter in one step, over all ranks: the same bits under every sharding."""
 
     grad_norm: float
-    """Norm of the gradient as ``step`` gets it: after clipping that was done before."""
+    """Norm of the gradient as ``step`` gets it, after clipping that was done before."""
     update_rms: float
     """RMS of the change of the weights, decay included."""
     weight_rms: float
@@ -21,6 +21,7 @@ class ParameterStats(NamedTuple):
 
 
 def check_every(every: Any) -> int:
+    """Returns an interval of monitoring, or raises ValueError."""
     if type(every) is not int or every < 0:
         raise ValueError(f"monitor_every {every!r}: expected a whole number of steps, or 0 for none")
     return every

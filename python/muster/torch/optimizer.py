@@ -42,14 +42,14 @@ Result = TypeVar("Result")
 class NorMuon(CheckpointedOptimizer):
     """NorMuon for matrices, and AdamW or Lion for other groups, on one rank or many.
 
-    All ranks of ``process_group`` (default: the world, if torch.distributed is initialized) make the same calls of
-    ``step``, ``save``, ``load`` and so on. The same gradients give the same bits under any sharding and on any number
-    of ranks.
+    All ranks of ``process_group`` make the same calls of the constructor, ``step``, ``save``, ``load`` and so on. The
+    same gradients give the same bits under any sharding and on any number of ranks.
 
     The constructor plans nothing. The first use (``step``, ``grad_norm``, ``plan``, or a ``load_state_dict`` with
     state) reads the layouts of the tensors in ``param_groups``, and so does a step after these have changed: a
     framework may shard the model and replace tensors after the optimizer was made. From then on ``opt.state`` has
-    tensors, which the engine updates in place: docs/reference/python.md has their names. One thread at a time uses an optimizer.
+    tensors, which the engine updates in place; docs/reference/python.md has their names. One thread at a time uses an
+    optimizer.
 
     Args:
         params: tensors, (name, tensor) pairs, or groups of either. ``muster.torch.param_groups(model)`` makes them; the
@@ -59,31 +59,45 @@ class NorMuon(CheckpointedOptimizer):
             those of AdamW and Lion any shape. Gradients have the shape and layout of their parameters, in float32 or
             bfloat16. Tensors that are not contiguous cost a copy per step.
         lr: learning rate of the groups that give none; so are the next arguments. Default 0.02.
-        weight_decay: decoupled, per step, times lr. Default 0.
-        momentum: of Muon and NorMuon. Default 0.95.
-        betas: of AdamW and Lion; the second is NorMuon's too. Default (0.9, 0.95).
-        defaults: any other key of a group: ``scale="rms"``, ``coefficients="jordan"``, ``every=2``, ...
-        process_group: the ranks that share these parameters; with Gloo for the CPU. Default: the world.
+        weight_decay: decoupled: each step subtracts lr * weight_decay * weight. Default 0.
+        momentum: decay rate of Muon's and NorMuon's momentum. Default 0.95.
+        betas: decay rates of AdamW's and Lion's moments; the second is NorMuon's too. Default (0.9, 0.95).
+        process_group: the ranks that share these parameters; with Gloo for the CPU. Default: the world, or this process
+            alone if torch.distributed is not initialized.
         communicator: "nccl", "process_group" or "auto" (default): NCCL on CUDA if it can be used, else the process
             group.
         timeout: how long a rank waits for another before it raises CommError. Default 10 minutes.
         wire: "bf16" (default) or "f32": updates are rounded to it and travel in it; on one rank they are rounded too.
-        momentum_dtype: "f32" (default) or "bf16".
+        momentum_dtype: "f32" (default), 4 bytes per element of Muon and NorMuon, or "bf16", 2 bytes, rounded in each
+            step.
         bf16_weights: how bfloat16 weights are rounded: "nearest" (default), "stochastic", or exact by a "master"
-            (float32 copy) or a "mantissa" (16 more bits) that this optimizer keeps.
-        grad_sync: Muster averages gradients of plain tensors itself: train without DDP. Default False.
+            (float32 copy, 4 bytes per element) or a "mantissa" (16 more bits, 2 bytes) that this optimizer keeps.
+        grad_sync: True: Muster averages gradients of plain tensors itself: train without DDP. Default False.
         replicate_state: True: every replica of a parameter keeps all of its state, so that one rank alone can save.
             False: each element's state is kept once, and ``state_dict`` is a call of all ranks. Default None: False
             with ``grad_sync``, else True.
-        non_finite: "ignore" (default), "error", "skip_step" or "zero": the policy for NaN and infinity in gradients.
-        overlap: waves of the step start during backward, as their gradients come; see docs/reference/python.md. Default False.
-        strategy, waves, scratch_mib: options of the planner; see docs/explanation/planning.md. Default "global", 0 (chosen), 1024.
-        threads: threads per rank on the CPU; default torch.get_num_threads().
-        graph: on CUDA, capture a step once and replay it (default); set False when debugging.
+        non_finite: policy for NaN and infinity in gradients: "ignore" (default), "error", "skip_step" or "zero". All but
+            the first check every gradient before anything is changed.
+        overlap: True: waves of the step start during backward, as their gradients come; see docs/howto/overlap.md.
+            Default False.
+        strategy: how the plan is made: "global" (default), or a schedule of another system, for comparison:
+            "per_matrix", "chunked", "grouped", "megabatch", "routed" or "layerwise".
+        waves: the number of waves of a step, with "global". Default 0: chosen by predicted time and ``scratch_mib``.
+        scratch_mib: the most memory per rank, in MiB, for messages and intermediate results, besides weights, gradients
+            and state; with "global". Less makes more waves. Default None: 1 GiB, or the least that the model needs, and
+            ``plan()`` says which. A value that is too small is a ValueError with the least value.
+        threads: threads per rank on the CPU. Default: torch.get_num_threads().
+        graph: on CUDA, capture a step once and replay it. Default True; set False when debugging.
         seed: seed of stochastic rounding. Default 0.
         monitor_every: with ``monitor_every=N``, collect statistics per parameter in steps N, 2N, 3N, ... for
             ``parameter_stats`` and ``log_stats``. Default 0: never. The attribute may be changed between steps, on all
             ranks.
+        defaults: any other key of a group: ``scale="rms"``, ``coefficients="jordan"``, ``every=2``, ...
+
+    Raises:
+        TypeError: ``params`` is a module.
+        ValueError: an argument is wrong on any rank; on all ranks.
+        CommError: a rank did not arrive within ``timeout``.
     """
 
     _algorithm = "normuon"
@@ -108,7 +122,7 @@ class NorMuon(CheckpointedOptimizer):
         overlap: bool = False,
         strategy: str = "global",
         waves: int = 0,
-        scratch_mib: int = 1024,
+        scratch_mib: int | None = None,
         threads: int | None = None,
         graph: bool = True,
         seed: int = 0,
@@ -166,16 +180,26 @@ class NorMuon(CheckpointedOptimizer):
     profile_hook_step = staticmethod(quiet_hook_step)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Makes one step from the current gradients. Returns the closure's result.
+        """Makes one step from the current gradients. All ranks together.
 
         The first step makes a plan, and so does one after tensors in the param groups were replaced, added or removed.
         A parameter whose memory has moved is followed: FSDP2, for example, pads uneven shards before the first forward.
         A parameter without gradient on any rank sits the step out; if only some shards have none, theirs count as zero.
-        Bad input raises ValueError on every rank and changes nothing.
 
         On CUDA it returns when its work is enqueued, in the order of the current stream. It raises at once if this
         rank's input is wrong. If another rank refused the step or died, a later step raises, at most two steps later,
         or ``synchronize``.
+
+        Args:
+            closure: computes the loss again, with gradients; called once, before the step.
+
+        Returns:
+            The closure's result, or None.
+
+        Raises:
+            ValueError: bad input on any rank; on all ranks, with nothing changed. With ``overlap=True`` the text says
+                if waves had begun.
+            CommError: a rank died, or did not arrive in time. Weights may be partly updated: load a checkpoint.
         """
         loss = None
         if closure is not None:
@@ -263,13 +287,16 @@ class NorMuon(CheckpointedOptimizer):
             built.engine.follow(self._connection.stream())
 
     def synchronize(self) -> None:
-        """Waits for the steps enqueued on a device, and raises if one of them failed or was refused."""
+        """Waits for the steps enqueued on a CUDA device, and raises if one of them failed or was refused.
+
+        Local: other ranks need not call it. On the CPU it does nothing.
+        """
         with self._use.call("synchronize"):
             if self._built is not None:
                 self._built.engine.synchronize()
 
     def grad_norm(self) -> float:
-        """The norm of all gradients: the same bits for every layout. All ranks together."""
+        """The norm of all gradients: the same bits for every layout. All ranks together; changes nothing."""
         with self._use.call("grad_norm"):
             return self._norm(None)
 
@@ -280,9 +307,18 @@ class NorMuon(CheckpointedOptimizer):
 
     @torch.no_grad()
     def clip_grad_norm(self, max_norm: float) -> float:
-        """Scales gradients in place to at most this norm over all groups, meshes and ranks; returns the norm before.
+        """Scales gradients in place to a norm of at most ``max_norm`` over all groups, meshes and ranks.
 
-        All ranks together.
+        All ranks together; on CUDA it waits for the device.
+
+        Args:
+            max_norm: at least 0. A norm of NaN leaves the gradients as they are.
+
+        Returns:
+            The norm before.
+
+        Raises:
+            ValueError: ``max_norm`` is negative, a gradient is wrong, or ``overlap=True``; with nothing changed.
         """
         with self._use.call("clip_grad_norm"):
             norm = self._norm(None if max_norm >= 0 else f"max_norm {max_norm}: expected at least 0")
@@ -334,9 +370,15 @@ class NorMuon(CheckpointedOptimizer):
     # Reports.
 
     def plan(self, *, verbose: bool = True) -> Plan:
-        """Prints the plan as a table on rank 0, and returns it as a dict.
+        """The plan: which rank orthogonalizes which matrix, in how many waves, and what moves.
 
-        All ranks together if no plan was made yet.
+        All ranks together if no plan was made yet; it makes one, and raises errors about layouts as ``step`` would.
+
+        Args:
+            verbose: print its table on rank 0.
+
+        Returns:
+            The same values as ``muster plan --json``.
         """
         with self._use.call("plan"):
             engine = self._ready().engine
@@ -346,13 +388,13 @@ class NorMuon(CheckpointedOptimizer):
         return plan
 
     def stats(self) -> dict[str, Any]:
-        """Statistics of the last step on this rank: bytes, messages, exchanges, and time by stage."""
+        """Statistics of the last step on this rank: counts of bytes, messages and exchanges, and nanoseconds by stage."""
         with self._use.call("stats"):
             return self._ready().engine.stats()
 
     @property
     def monitor_every(self) -> int:
-        """With N, statistics per parameter are collected in steps N, 2N, 3N, ...; 0: never. The same on all ranks."""
+        """The interval of statistics per parameter, in steps; 0 for never. Set it on all ranks alike."""
         return self._options.monitor_every
 
     @monitor_every.setter
@@ -364,7 +406,7 @@ class NorMuon(CheckpointedOptimizer):
     def parameter_stats(self) -> dict[str, ParameterStats]:
         """Statistics of the last step by parameter, the same on every rank; empty if that step was not monitored.
 
-        ``monitor_every`` chooses the steps. Such a step takes longer, and on CUDA waits for its end: docs/reference/python.md.
+        Local. ``monitor_every`` chooses the steps; docs/reference/python.md says what such a step costs.
         """
         with self._use.call("parameter_stats"):
             built = self._built
@@ -395,6 +437,9 @@ class NorMuon(CheckpointedOptimizer):
 
 
 class Muon(NorMuon):
-    """Muon: NorMuon without its normalization."""
+    """Muon for matrices, and AdamW or Lion for other groups: NorMuon without its normalization.
+
+    Arguments and methods are those of NorMuon. A group may set ``algorithm="normuon"``.
+    """
 
     _algorithm = "muon"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .. import _muster
+from .errors import MAX_INT32, MAX_INT64, whole_number
 from .monitoring import check_every
 from .overlap import MONITORED, SCREENED
 from .ranks import check_timeout
@@ -25,6 +26,12 @@ _CHOICES = {
     "bf16_weights": tuple(_WEIGHT_FORMS),
     "communicator": ("auto", "nccl", "process_group"),
     "non_finite": ("ignore", "error", "skip_step", "zero"),
+}
+_RANGES = {
+    "waves": (0, MAX_INT32),
+    "scratch_mib": (0, MAX_INT64 >> 20),
+    "threads": (0, MAX_INT32),
+    "seed": (0, MAX_INT64),
 }
 
 
@@ -43,7 +50,7 @@ class Options:
     overlap: bool
     strategy: str
     waves: int
-    scratch_mib: int
+    scratch_mib: int | None
     threads: int | None
     graph: bool
     seed: int
@@ -55,6 +62,9 @@ class Options:
         for key, known in _CHOICES.items():
             if getattr(self, key) not in known:
                 raise ValueError(f"{key} {getattr(self, key)!r}: expected one of {', '.join(known)}")
+        for key, (low, high) in _RANGES.items():
+            if getattr(self, key) is not None:
+                whole_number(key, getattr(self, key), low, high)
         if self.overlap and self.non_finite != "ignore":
             raise ValueError(SCREENED.format(self.non_finite))
         if self.grad_sync and self.replicate_state:
@@ -72,6 +82,11 @@ class Options:
             raise ValueError(MONITORED.format(self.monitor_every))
 
     @property
+    def first_seed(self) -> int:
+        """The seed, or 0 if it is one that check() refuses, on all ranks together."""
+        return self.seed if isinstance(self.seed, int) and 0 <= self.seed <= MAX_INT64 else 0
+
+    @property
     def replicas_keep_state(self) -> bool:
         """True if each replica of a parameter keeps all of its state."""
         return not self.grad_sync if self.replicate_state is None else self.replicate_state
@@ -85,7 +100,9 @@ class Options:
 
     def plan_options(self, order: list[int]) -> _muster.PlanOptions:
         out = _muster.PlanOptions()
-        out.strategy, out.waves, out.scratch_bytes = self.strategy, self.waves, self.scratch_mib << 20
+        out.strategy, out.waves = self.strategy, self.waves
+        if self.scratch_mib is not None:
+            out.scratch_bytes = self.scratch_mib << 20
         out.order = order
         return out
 

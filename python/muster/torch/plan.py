@@ -6,7 +6,14 @@ from typing import Any
 
 
 class Plan(dict[str, Any]):
-    """A plan: the object that ``muster plan --json`` prints. ``str`` gives its table."""
+    """A plan as a dict, with the values that ``muster plan --json`` prints. ``str`` gives its table.
+
+    ``NorMuon.plan`` makes it.
+
+    Args:
+        values: the values by name.
+        text: the table.
+    """
 
     def __init__(self, values: dict[str, Any], text: str) -> None:
         super().__init__(values)

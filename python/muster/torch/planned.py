@@ -44,7 +44,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
         self._joined = JoinedMomentum()
         self._connection = Connection(self.ranks, options)
         self._builder = Builder(options, self._connection, self._reader, self._joined)
-        self._states = ParameterStates(options.seed)
+        self._states = ParameterStates(options.first_seed)
         self._built: Built | None = None
         self._exported: dict[str, State] = {}  # state that the previous engine kept, for the next one
         self._overlap: Overlap | None = None
@@ -54,7 +54,14 @@ class PlannedOptimizer(torch.optim.Optimizer):
     # Groups.
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group. The next use makes a new plan and keeps the existing state. All ranks together."""
+        """Adds a group. The next use makes a new plan and keeps the existing state. All ranks together.
+
+        Args:
+            param_group: a dict with ``params`` and any keys of ``muster.torch.groups.DEFAULTS``.
+
+        Raises:
+            ValueError: a key or a parameter is wrong on any rank; on all ranks, with no group added.
+        """
         before, declared = len(self.param_groups), dict(self._reader.declared)
         with self._use.call("add_param_group"):
             try:
@@ -86,7 +93,7 @@ class PlannedOptimizer(torch.optim.Optimizer):
 
     @property
     def process_group(self) -> dist.ProcessGroup | None:
-        """The process group whose ranks share the parameters; None: this process alone."""
+        """The process group whose ranks share the parameters; None if this process is alone."""
         return self.ranks.group
 
     @property

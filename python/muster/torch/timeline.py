@@ -38,11 +38,12 @@ class profile:  # lower case, as torch.profiler.profile
         with muster.torch.profile("muster.json") as timeline:
             optimizer.step()
 
-    The file opens in Perfetto (ui.perfetto.dev) and chrome://tracing. Times agree with torch.profiler's traces to a few
+    The file opens in Perfetto and chrome://tracing. Times agree with torch.profiler's traces to a few
     microseconds: ``timeline.add_to("torch.json")`` adds the steps to such a trace, under the same process. Computation
     and exchanges have tracks of their own. Each rank writes its own file.
 
-    On CUDA a profiled step waits for its end. Contexts may be nested or overlap; each has all steps made in it.
+    On CUDA a profiled step waits for its end. Over NCCL all ranks profile a step or none. Contexts may be nested or
+    overlap; each has all steps made in it.
 
     Args:
         path: the file to write when the context ends; on several ranks ``muster.json`` becomes ``muster.rank3.json``.
@@ -65,14 +66,17 @@ class profile:  # lower case, as torch.profiler.profile
             self.save(self.path)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the timeline alone."""
+        """Writes the timeline alone to ``path``, as a Chrome trace."""
         base = time.time_ns() // (_EPOCH_SECONDS * 10**9) * (_EPOCH_SECONDS * 10**9)
         name = {"ph": "M", "name": "process_name", "pid": os.getpid(), "tid": 0, "args": {"name": _process_name()}}
         trace = {"displayTimeUnit": "ms", "baseTimeNanoseconds": base, "traceEvents": [name, *self.events(base)]}
         Path(path).write_text(json.dumps(trace) + "\n")
 
     def add_to(self, path: str | os.PathLike[str]) -> None:
-        """Adds the timeline to a trace that ``torch.profiler.profile.export_chrome_trace`` wrote in this process."""
+        """Adds the timeline to the trace at ``path``.
+
+        ``torch.profiler.profile.export_chrome_trace`` wrote it in this process.
+        """
         trace = json.loads(Path(path).read_text())
         trace["traceEvents"] += self.events(int(trace.get("baseTimeNanoseconds", 0)))
         Path(path).write_text(json.dumps(trace) + "\n")

@@ -1,5 +1,5 @@
 // The index of a checkpoint: which tensors are in which files, and their checksums.
-// docs/howto/checkpoints-and-resharding.md has the format.
+// docs/reference/checkpoint-format.md has the format.
 #pragma once
 
 #include <cstdint>

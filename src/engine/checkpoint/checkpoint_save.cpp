@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <random>
@@ -28,7 +29,10 @@ void make_directory(const std::string& directory) {
   namespace fs = std::filesystem;
   std::error_code error;
   const bool made = fs::create_directories(directory, error);
-  if (error) fail("cannot create {}: {}", base::path_text(directory), error.message());
+  if (error) {
+    errno = error.value();
+    base::fail_system("create", directory);
+  }
   if (!made) return;
   const fs::path parent = fs::absolute(directory, error).lexically_normal().parent_path();
   if (!error) base::sync_directory(parent.string());

@@ -1,5 +1,6 @@
 #include "engine/step/fail_together.h"
 
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -28,6 +29,8 @@ Failure first_failure(Communicator& comm, std::string_view label, const std::fun
     first = comm.size();
   } catch (const Error& error) {
     failure = error.failure();
+  } catch (const std::bad_alloc&) {
+    failure = {"out of memory", ErrorCode::kResource};
   } catch (const std::exception& error) {
     failure = error.what();
   }
@@ -51,7 +54,9 @@ std::string failure_of_any(Communicator& comm, std::string_view label, const std
 
 void fail_together(Communicator& comm, std::string_view label, const std::function<void()>& work) {
   Failure failure = first_failure(comm, label, work);
-  if (!failure.empty()) throw InvalidArgument(std::move(failure));
+  if (failure.empty()) return;
+  if (failure.code == ErrorCode::kResource) throw ResourceError(std::move(failure));
+  throw InvalidArgument(std::move(failure));
 }
 
 }  // namespace muster::engine

@@ -13,7 +13,7 @@ namespace muster::engine {
 // rank that failed, the same text on every rank; empty if none did. Throws CommError.
 std::string failure_of_any(Communicator& comm, std::string_view label, const std::function<void()>& work);
 
-// Throws that error as InvalidArgument.
+// Throws that error: as ResourceError if the machine is at fault, else as InvalidArgument.
 void fail_together(Communicator& comm, std::string_view label, const std::function<void()>& work);
 
 }  // namespace muster::engine

@@ -9,6 +9,8 @@ bool cuda_available() { return false; }
 
 int cuda_devices() { return 0; }
 
+int64_t cuda_free_bytes(int) { return 0; }
+
 void use_cuda_device(int) { throw InvalidArgument("device cuda: not built in, nvcc was not found"); }
 
 std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions&) {

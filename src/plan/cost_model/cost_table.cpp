@@ -49,13 +49,13 @@ CostTable CostTable::cpu() {
 void validate(const CostTable& t) {
   auto in_range = [&](const char* field, int64_t value, int64_t low, int64_t high) {
     if (value < low || value > high) {
-      base::fail("cost table '{}': {} {}; must be {} to {}", t.device, field, value, low, high);
+      base::fail("cost table {}: {} {}; must be {} to {}", base::in_quotes(t.device), field, value, low, high);
     }
   };
   constexpr int64_t kMaxNs = 1'000'000'000;
   constexpr int64_t kMaxRate = 1'000'000'000'000;
   constexpr int64_t kMinRate = 10;  // with it, times of the largest model stay within 64 bits
-  if (t.rates.empty()) base::fail("cost table '{}': no rates", t.device);
+  if (t.rates.empty()) base::fail("cost table {}: no rates", base::in_quotes(t.device));
   int64_t before = 0;
   for (const CostTable::Rate& rate : t.rates) {
     in_range("short_side (ascending)", rate.short_side, before + 1, std::numeric_limits<int64_t>::max());

@@ -46,11 +46,13 @@ int64_t mib(int64_t bytes) { return (bytes + kMiB - 1) / kMiB; }
 
 class Search {
  public:
-  Search(const Catalog& catalog, const CostModel& cost, const PlanOptions& options)
-      : catalog_(catalog), cost_(cost), options_(options), nothing_repeated_(catalog.classes().size()) {}
+  // `cap`: the most scratch per rank in bytes; 0: no limit.
+  Search(const Catalog& catalog, const CostModel& cost, const PlanOptions& options, int64_t cap)
+      : catalog_(catalog), cost_(cost), options_(options), cap_(cap), nothing_repeated_(catalog.classes().size()) {}
 
-  Plan run() {
-    check_largest_fits();
+  // Nothing if no plan keeps the cap. Then a search with least_scratch() or more as its cap finds one: until a plan
+  // fits, a search tries the same plans whatever its cap is.
+  std::optional<Plan> run() {
     const Plan owned = with_owners(best_owners());
     const std::vector<int32_t> counts =
         options_.waves > 0 ? std::vector{options_.waves} : std::vector(std::begin(kWaveCounts), std::end(kWaveCounts));
@@ -65,9 +67,11 @@ class Search {
       std::optional<Found> rounds = best_rounds();
       if (rounds) keep_faster(std::move(rounds->plan), best, kWorthMoreRounds);
     }
-    if (!best) refuse();
-    return std::move(best->plan);
+    if (!best) return std::nullopt;
+    return kept(std::move(best->plan));
   }
+
+  int64_t least_scratch() const { return least_scratch_; }
 
  private:
   struct Found {
@@ -75,19 +79,9 @@ class Search {
     int64_t ns;  // predicted
   };
 
-  void check_largest_fits() const {
-    const int64_t cap = options_.scratch_bytes;
-    for (int32_t j = 0; j < catalog_.matrix_count() && cap > 0; ++j) {
-      const int64_t bytes = cost_.workspace_bytes(catalog_.class_at(j).matrix);
-      if (bytes <= cap) continue;
-      base::fail("scratch cap of {} MiB is below the {} MiB that a {}x{} matrix of '{}' takes", cap / kMiB, mib(bytes),
-                 catalog_.rows(j), catalog_.columns(j), catalog_.problem().parameters[catalog_.parameter_of(j)].name);
-    }
-  }
-
-  [[noreturn]] void refuse() const {
-    base::fail("scratch cap of {} MiB: {} would take at least {} MiB", options_.scratch_bytes / kMiB,
-               options_.waves > 0 ? fmt::format("{} waves", options_.waves) : "any plan", mib(least_scratch_));
+  Plan kept(Plan plan) const {
+    plan.scratch_cap = cap_;
+    return plan;
   }
 
   // The plans of peers whose rules cover the problem, each once.
@@ -171,6 +165,8 @@ class Search {
     }
   }
 
+  Owners default_owners() { return {assign_owners(catalog_, cost_, kExchangePercents[0]), nothing_repeated_}; }
+
   // Owners for every weight of the exchanges, one for all replicas or one in each; the first unless another is clearly
   // faster at a few wave counts.
   Owners best_owners() {
@@ -236,8 +232,16 @@ class Search {
     return best;
   }
 
+  // With the chosen owners or, if those keep no cap in this order, with the default ones. Only the scratch of the
+  // latter counts as the least, since which owners are chosen depends on the cap.
+  std::optional<Plan> in_order(const Plan& chosen, const std::vector<int32_t>& counts) {
+    if (std::optional<Plan> found = fewest_in_order(chosen, counts)) return found;
+    least_scratch_ = 0;
+    return fewest_in_order(with_owners(default_owners()), counts);
+  }
+
   // The fewest waves that keep the scratch cap: how far they overlap with backward is not predicted.
-  Plan in_order(const Plan& owned, const std::vector<int32_t>& counts) {
+  std::optional<Plan> fewest_in_order(const Plan& owned, const std::vector<int32_t>& counts) {
     const CostModel& cost = cost_of(repeated_classes(catalog_, owned));
     const WaveCutter cutter(catalog_, cost, owned.owner, options_.order);
     std::optional<Found> found;
@@ -245,9 +249,9 @@ class Search {
       if (options_.waves == 0 && count < kOrderedWaves) continue;
       Plan plan = owned;
       plan.wave = cutter.waves(count);
-      if (keep_faster(std::move(plan), found) == Outcome::kKept) return std::move(found->plan);
+      if (keep_faster(std::move(plan), found) == Outcome::kKept) return kept(std::move(found->plan));
     }
-    refuse();
+    return std::nullopt;
   }
 
   enum class Outcome { kKept, kSlower, kDoesNotFit };
@@ -260,7 +264,7 @@ class Search {
     const PlanSummary summary = plan_cost(catalog_, cost_, plan);
     if (least_scratch_ == 0) least_scratch_ = summary.scratch_bytes_max;
     least_scratch_ = std::min(least_scratch_, summary.scratch_bytes_max);
-    if (options_.scratch_bytes > 0 && summary.scratch_bytes_max > options_.scratch_bytes) return Outcome::kDoesNotFit;
+    if (cap_ > 0 && summary.scratch_bytes_max > cap_) return Outcome::kDoesNotFit;
     const bool more = best && plan.waves.size() > best->plan.waves.size();
     if (best && summary.predicted_ns >= best->ns - (more ? best->ns / worth_more : 0)) return Outcome::kSlower;
     best = Found{std::move(plan), summary.predicted_ns};
@@ -270,6 +274,7 @@ class Search {
   const Catalog& catalog_;
   const CostModel& cost_;
   const PlanOptions& options_;
+  const int64_t cap_;
   const std::vector<bool> nothing_repeated_;      // by class
   std::map<std::vector<bool>, CostModel> costs_;  // by what is repeated
   int64_t least_scratch_ = 0;
@@ -278,7 +283,20 @@ class Search {
 }  // namespace
 
 Plan build_global(const Catalog& catalog, const CostModel& cost, const PlanOptions& options) {
-  return Search(catalog, cost, options).run();
+  const int64_t cap = options.scratch_bytes.value_or(kDefaultScratchBytes);
+  Search search(catalog, cost, options, cap);
+  if (std::optional<Plan> plan = search.run()) return std::move(*plan);
+  if (options.scratch_bytes) {
+    const std::string waves =
+        options.waves > 0 ? fmt::format("with {} wave{} ", options.waves, options.waves == 1 ? "" : "s") : "";
+    throw InvalidArgument({fmt::format("scratch cap of {} MiB is too small: {}the least that works is {} MiB",
+                                       cap / kMiB, waves, mib(search.least_scratch())),
+                           ErrorCode::kScratchCapTooSmall});
+  }
+  std::optional<Plan> plan = Search(catalog, cost, options, search.least_scratch()).run();
+  if (!plan) throw Internal("no plan keeps the least scratch of one");
+  plan->scratch_cap_raised = true;
+  return std::move(*plan);
 }
 
 }  // namespace muster::plan

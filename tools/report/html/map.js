@@ -86,6 +86,14 @@ function mapRows(map, path) {
   return rows;
 }
 
+// How many characters all names begin with in common, up to the end of a part between dots.
+function alike(names, read) {
+  const [first, ...others] = names.map(read);
+  let count = 0;
+  while (count < first.length && others.every((name) => name[count] === first[count])) count += 1;
+  return first.lastIndexOf(".", count - 1) + 1;
+}
+
 // Names cut so that they fit, and so that those that differ still differ: what they begin with alike goes first.
 function shortNames(names, fits) {
   if (names.every(fits)) return names;
@@ -95,12 +103,15 @@ function shortNames(names, fits) {
     while (kept > 1 && !fits(cut(name, kept))) kept -= 1;
     return cut(name, kept);
   };
+  const begin = alike(names, (name) => name);
+  const end = alike(names, (name) => [...name].reverse().join(""));
+  const core = (name) => `…${name.slice(begin, name.length - end)}…`;
   const tail = (name, kept) => `…${name.slice(-kept)}`;
   const middle = (name, kept) => `${name.slice(0, Math.ceil(kept / 2))}…${name.slice(-Math.floor(kept / 2))}`;
   const different = new Set(names).size;
-  for (const cut of [tail, middle]) {
+  for (const cut of [tail, core, middle]) {
     const short = names.map((name) => longest(name, cut));
-    if (new Set(short).size === different) return short;
+    if (short.every(fits) && new Set(short).size === different) return short;
   }
   return names.map((name, i) => longest(name, (text, kept) => `${i + 1}: ${tail(text, kept)}`));
 }

@@ -41,12 +41,15 @@ function figureMetrics(figures) {
   });
 }
 
+// More or less of them is neither better nor worse.
+const neutral = ["waves", "batch", "tolerance", "matrices", "elements"];
+
 // How the best of each column reads: the least of it, or of speeds the most. Null where there is none.
 function bestOf(rows) {
   return rows[0].figures.map((figure, i) => {
     const values = rows.map((row) => row.figures[i].value);
     const texts = new Set(rows.map((row) => figureText(row.figures[i])));
-    if (withoutBars.includes(figure.unit) || texts.size === 1) return null;
+    if (withoutBars.includes(figure.unit) || neutral.includes(figure.key) || texts.size === 1) return null;
     const most = ["speed_up", "tokens_per_s", "gflops"].includes(figure.key);
     return figureText({...figure, value: most ? Math.max(...values) : Math.min(...values)});
   });
@@ -119,8 +122,8 @@ function strategiesPart() {
   drawn.show(0);
   section = partFrom(
       sources.size === 1 ? [...sources][0] : "", "strategies", "Strategies",
-      "What an optimizer step takes with each. Choose one, and the other parts show it.", drawn.controls, drawn.chart,
-      figureTable(rows, "strategy", "All figures by strategy", true));
+      `What an optimizer step takes with each. ${report.strategies_note} Choose one, and the other parts show it.`,
+      drawn.controls, drawn.chart, figureTable(rows, "strategy", "All figures by strategy", true));
   chosen.listeners.push(mark);
   return section;
 }

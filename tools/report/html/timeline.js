@@ -91,6 +91,13 @@ function busy(step, rank) {
   return sum;
 }
 
+// What may stand in a span, the longest first. Cut anywhere else, "wave 10 in" and "wave 11 out" would read alike.
+function spanTexts(text) {
+  const exchange = text.match(/^wave (\d+) (in|out)$/);
+  if (exchange) return [text, `${exchange[1]} ${exchange[2]}`];
+  return /^\d/.test(text) ? [text] : [text, text.split(" ")[0]];
+}
+
 class TimelineView {
   constructor(canvas, steps) {
     this.canvas = canvas;
@@ -244,14 +251,13 @@ class TimelineView {
     const fill = colour(this.step.kinds.colours.get(this.step.kinds.of[label]));
     context.fillStyle = fill;
     context.fillRect(from, box.top, to - from - (to - from > 3 ? 0.5 : 0), box.height);
-    if (box.height < 11 || to - from < 46) return;
-    const text = this.step.labels[label][0];
-    const room = Math.floor((to - from - 8) / 5.8);
+    if (box.height < 11 || to - from < 24) return;
+    const room = Math.floor((to - from - 8) / 6);
+    const text = spanTexts(this.step.labels[label][0]).find((words) => words.length <= room);
+    if (!text) return;
     context.fillStyle = inkOn(fill);
     context.textAlign = "left";
-    context.fillText(
-        text.length <= room ? text : `${text.slice(0, Math.max(1, room - 1))}…`, from + 4,
-        box.top + box.height / 2 + 0.5);
+    context.fillText(text, from + 4, box.top + box.height / 2 + 0.5);
   }
 
   drawNames(context, height) {

@@ -20,6 +20,18 @@ int cuda_devices() {
 
 void use_cuda_device(int device) { cuda::check(cudaSetDevice(device), "device"); }
 
+int64_t cuda_free_bytes(int device) {
+  int before = 0;
+  cuda::check(cudaGetDevice(&before), "device");
+  use_cuda_device(device);
+  size_t free = 0;
+  size_t total = 0;
+  const cudaError_t error = cudaMemGetInfo(&free, &total);
+  use_cuda_device(before);
+  cuda::check(error, "free memory");
+  return static_cast<int64_t>(free);
+}
+
 namespace {
 
 GpuInfo describe(int device) {  // does not throw
