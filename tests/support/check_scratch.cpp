@@ -105,7 +105,7 @@ int64_t ScratchCheck::workspace(int32_t j) const {
   const int64_t s = std::min(facts_.catalog.rows(j), facts_.catalog.columns(j));
   const int64_t lines = 16 * (facts_.catalog.rows(j) + facts_.catalog.columns(j));
   return align(n * byte_size(facts_.problem.wire)) + n * std::max<int64_t>(4, compute) + (2 * n + 4 * s * s) * compute +
-         lines + 1024;
+         lines + 4096;
 }
 
 // Matrices are put together by their owners, or where holders gather, by all of them.
