@@ -38,6 +38,8 @@ struct PlanOptions {
   // Waves then follow this order instead of wave_order: 8 waves, or as many more as scratch_bytes requires. kGlobal
   // only. Empty: no order.
   std::vector<int32_t> order{};
+  // Parameters per group, in place of Problem::group_sizes. kGrouped only; empty: those.
+  std::vector<int64_t> groups{};
   int64_t scratch_bytes = 1 << 30;  // the most scratch per rank; 0: no limit. kGlobal only
   CostTable cost = CostTable::h200();
 };

@@ -33,7 +33,7 @@ Plan build(const plan::Catalog& catalog, const plan::CostModel& cost, const Plan
     case Strategy::kChunked:
       return plan::build_chunked(catalog);
     case Strategy::kGrouped:
-      return plan::build_grouped(catalog);
+      return plan::build_grouped(catalog, options.groups);
     case Strategy::kMegabatch:
       return plan::build_megabatch(catalog);
     case Strategy::kRouted:
@@ -55,6 +55,15 @@ void check_order(const Problem& problem, const PlanOptions& options) {
       base::fail("order: parameter {}: expected each of 0 to {} once", p, seen.size() - 1);
     }
     seen[p] = true;
+  }
+}
+
+void check_groups(const PlanOptions& options) {
+  for (const int64_t size : options.groups) {
+    if (size < 1) base::fail("groups: size {}", size);
+  }
+  if (!options.groups.empty() && options.strategy != Strategy::kGrouped) {
+    base::fail("groups {}: is for strategy grouped, not {}", base::list_text(options.groups), name(options.strategy));
   }
 }
 
@@ -133,6 +142,7 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
     base::fail("wave order: strategy {} fixes its own", name(options.strategy));
   }
   check_order(problem, options);
+  check_groups(options);
   if (options.scratch_bytes < 0) base::fail("scratch cap of {} bytes", options.scratch_bytes);
   const plan::Catalog catalog(problem);
   const plan::CostModel cost(catalog, options.cost);

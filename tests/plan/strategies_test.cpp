@@ -66,6 +66,24 @@ TEST(Strategies, GroupedPadsWholeParametersAndKeepsKindsApart) {
   EXPECT_THROW(make_plan(mixed, with(Strategy::kGrouped)), InvalidArgument);
 }
 
+TEST(Strategies, GroupsOfTheOptionsReplaceThoseOfTheProblem) {
+  const Problem problem = preset("modded-nanogpt", "replicate=8");
+  PlanOptions options = with(Strategy::kGrouped);
+  options.groups = {1, 10, 15, 17};
+  Problem same = problem;
+  same.group_sizes = options.groups;
+  EXPECT_EQ(make_plan(problem, options).hash, make_plan(same, with(Strategy::kGrouped)).hash);
+  options.groups = {1, 10, 16};
+  EXPECT_THAT([&] { make_plan(problem, options); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("groups [1,10,16] do not sum to the 43")));
+  options.groups = {1, 0};
+  EXPECT_THAT([&] { make_plan(problem, options); }, testing::ThrowsMessage<InvalidArgument>("groups: size 0"));
+  options.groups = {1, 2};
+  options.strategy = Strategy::kGlobal;
+  EXPECT_THAT([&] { make_plan(problem, options); },
+              testing::ThrowsMessage<InvalidArgument>("groups [1,2]: is for strategy grouped, not global"));
+}
+
 Problem experts(int64_t count, int64_t rows, int32_t fsdp, Placement placement, int layers = 1) {
   Problem problem = test::one_parameter({count, rows, 8}, fsdp);
   problem.parameters[0].layout.placements = {std::move(placement)};

@@ -26,6 +26,7 @@ from .monitoring import ParameterStats, scalars, write
 from .options import NAMES, Options
 from .overlap import CLIPPED, REGROUPED, SCALED, Overlap
 from .plan import Plan
+from .plan_options import PlanOptions
 from .rank_local import with_remedies
 from .ranks import TIMEOUT
 from .wrappers import check_caller, with_fewer_steps
@@ -77,7 +78,9 @@ class NorMuon(CheckpointedOptimizer):
             with ``grad_sync``, else True.
         non_finite: "ignore" (default), "error", "skip_step" or "zero": the policy for NaN and infinity in gradients.
         overlap: waves of the step start during backward, as their gradients come; see docs/reference/python.md. Default False.
-        strategy, waves, scratch_mib: options of the planner; see docs/explanation/planning.md. Default "global", 0 (chosen), 1024.
+        plan: ``muster.torch.PlanOptions``: how a step is planned.
+        strategy, waves, scratch_mib: the same options of ``PlanOptions``, without ``plan``. Default "global", 0
+            (chosen), 1024.
         threads: threads per rank on the CPU; default torch.get_num_threads().
         graph: on CUDA, capture a step once and replay it (default); set False when debugging.
         seed: seed of stochastic rounding. Default 0.
@@ -106,9 +109,10 @@ class NorMuon(CheckpointedOptimizer):
         replicate_state: bool | None = None,
         non_finite: str = "ignore",
         overlap: bool = False,
-        strategy: str = "global",
-        waves: int = 0,
-        scratch_mib: int = 1024,
+        plan: PlanOptions | None = None,
+        strategy: str | None = None,
+        waves: int | None = None,
+        scratch_mib: int | None = None,
         threads: int | None = None,
         graph: bool = True,
         seed: int = 0,
@@ -125,6 +129,7 @@ class NorMuon(CheckpointedOptimizer):
             replicate_state=replicate_state,
             non_finite=non_finite,
             overlap=overlap,
+            plan=plan,
             strategy=strategy,
             waves=waves,
             scratch_mib=scratch_mib,

@@ -44,6 +44,8 @@ constexpr int64_t kMiB = 1 << 20;
 
 int64_t mib(int64_t bytes) { return (bytes + kMiB - 1) / kMiB; }
 
+Plan build_own_groups(const Catalog& catalog, Padding padding) { return build_grouped(catalog, {}, padding); }
+
 class Search {
  public:
   Search(const Catalog& catalog, const CostModel& cost, const PlanOptions& options)
@@ -94,7 +96,7 @@ class Search {
   std::vector<Plan> peers() const {
     std::vector<Plan> plans;
     for (Plan (*build)(const Catalog&, Padding) :
-         {build_chunked, build_megabatch, build_layerwise, build_grouped, build_routed}) {
+         {build_chunked, build_megabatch, build_layerwise, build_own_groups, build_routed}) {
       try {
         Plan plan = build(catalog_, Padding::kNone);
         const bool is_new = std::none_of(plans.begin(), plans.end(), [&](const Plan& other) {

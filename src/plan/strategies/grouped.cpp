@@ -1,4 +1,4 @@
-// Groups of parameters, one wave each, whose sizes the user may give (Problem::group_sizes).
+// Groups of parameters, one wave each, whose sizes the user may give (PlanOptions::groups, Problem::group_sizes).
 #include <algorithm>
 #include <span>
 
@@ -23,9 +23,10 @@ std::vector<int32_t> parameters_by_kind(const Catalog& catalog) {
   return parameters;
 }
 
-// As the problem gives them, or one group per kind.
-std::vector<int64_t> group_sizes(const Catalog& catalog, const std::vector<int32_t>& parameters) {
-  std::vector<int64_t> sizes = catalog.problem().group_sizes;
+// As the options or the problem give them, or one group per kind.
+std::vector<int64_t> group_sizes(const Catalog& catalog, const std::vector<int32_t>& parameters,
+                                 const std::vector<int64_t>& chosen) {
+  std::vector<int64_t> sizes = chosen.empty() ? catalog.problem().group_sizes : chosen;
   if (sizes.empty()) {
     for (const KindCount& kind : count_kinds(catalog, parameters)) sizes.push_back(kind.number);
   }
@@ -69,11 +70,11 @@ void place_group(Builder& builder, const Catalog& catalog, std::span<const int32
 
 }  // namespace
 
-Plan build_grouped(const Catalog& catalog, Padding padding) {
+Plan build_grouped(const Catalog& catalog, const std::vector<int64_t>& groups, Padding padding) {
   const std::vector<int32_t> parameters = parameters_by_kind(catalog);
   Builder builder(catalog, Strategy::kGrouped, padding);
   size_t begin = 0;
-  for (const int64_t size : group_sizes(catalog, parameters)) {
+  for (const int64_t size : group_sizes(catalog, parameters, groups)) {
     const auto count = static_cast<size_t>(size);
     place_group(builder, catalog, std::span(parameters).subspan(begin, count));
     begin += count;

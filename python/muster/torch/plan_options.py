@@ -1,0 +1,100 @@
+"""The options of the planner, their checks, and their translation for the engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .. import _muster
+from .groups import enum_value, whole_number
+
+_MOST_WAVES = 1 << 20
+_MOST_MIB = (1 << 43) - 1
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How a step is planned. Whatever they say, the result of a step has the same bits.
+
+    Give it to an optimizer as ``plan=``; all ranks give the same. ``None`` leaves a choice to the planner.
+
+    Args:
+        strategy: "global" (default), or the schedule of another system: "per_matrix", "chunked", "grouped",
+            "megabatch", "routed", "layerwise". See docs/explanation/planning.md.
+        waves: with "global", the number of waves. Default 0: by predicted time and scratch_mib.
+        scratch_mib: with "global", the most scratch per rank in MiB; 0: no limit.
+        groups: with "grouped", the number of parameters per group: [1, 10, 16, 16]. Default: a group per shape and
+            layout.
+        wave_order: with "global", which matrices are in the first waves: "small_first" (default) or "small_last". Not
+            with overlap=True, where waves follow the order of the gradients.
+        elementwise: with "global", in which waves AdamW and Lion update: "interleaved" (default: in all of them),
+            "last" or "first". With overlap=True: "last".
+        cost: what operations cost: "cpu", "h200", or a file that ``muster tune`` wrote. It must say the same on all
+            ranks. It is read whenever a plan is made. Default: the built-in table of the device.
+    """
+
+    strategy: str = "global"
+    waves: int = 0
+    scratch_mib: int | None = None
+    groups: Sequence[int] | None = None
+    wave_order: Literal["small_first", "small_last"] | None = None
+    elementwise: Literal["interleaved", "last", "first"] | None = None
+    cost: str | os.PathLike[str] | None = None
+
+    def check(self, overlap: bool) -> None:
+        """Raises ValueError naming the option and its value."""
+        self.engine_options("cpu")
+        if overlap and self.elementwise not in (None, "last"):
+            raise ValueError(f"elementwise {self.elementwise!r}: with overlap=True AdamW and Lion update last")
+        if overlap and self.wave_order is not None:
+            raise ValueError(
+                f"wave_order {self.wave_order!r}: with overlap=True waves follow the order of the gradients"
+            )
+
+    def engine_options(self, device: str) -> _muster.PlanOptions:
+        """The same for the engine; ``device`` names the cost table unless the options do. Raises ValueError."""
+        out = _muster.PlanOptions()
+        if not isinstance(self.strategy, str):
+            raise ValueError(f"strategy {self.strategy!r}: expected a name")
+        out.strategy = self.strategy
+        out.waves = whole_number("waves", self.waves, 0, _MOST_WAVES)
+        if self.scratch_mib is not None:
+            out.scratch_bytes = whole_number("scratch_mib", self.scratch_mib, 0, _MOST_MIB) << 20
+        if self.groups is not None:
+            out.groups = _sizes(self.groups)
+        if self.wave_order is not None:
+            out.wave_order = enum_value(_muster.WaveOrder, "wave_order", self.wave_order)
+        if self.elementwise is not None:
+            out.elementwise = enum_value(_muster.ElementwiseOrder, "elementwise", self.elementwise)
+        for key, value in self._for_one_strategy():
+            needed = "grouped" if key == "groups" else "global"
+            if self.strategy != needed and value:
+                raise ValueError(f"{key} {value!r}: is for strategy {needed!r}, not {self.strategy!r}")
+        out.cost = _cost(self.cost, device)
+        return out
+
+    def _for_one_strategy(self) -> list[tuple[str, Any]]:
+        """Options that other strategies would ignore."""
+        keys = ("waves", "groups", "wave_order", "elementwise")
+        return [(key, getattr(self, key)) for key in keys]
+
+
+def _sizes(groups: Any) -> list[int]:
+    try:
+        sizes = [whole_number("groups", size, 1, _MOST_WAVES) for size in groups]
+    except (TypeError, ValueError):
+        sizes = []
+    if not sizes or isinstance(groups, (str, bytes)):
+        raise ValueError(f"groups {groups!r}: expected parameters per group, such as [1, 10, 16, 16]")
+    return sizes
+
+
+def _cost(cost: Any, device: str) -> str:
+    if cost is None:
+        return device
+    try:
+        return os.fsdecode(cost)
+    except TypeError:
+        raise ValueError(f"cost {cost!r}: expected 'cpu', 'h200' or the path of a cost table") from None
