@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,17 +30,25 @@ enum class WaveOrder : uint8_t { kSmallFirst, kSmallLast };
 // in the first, as the schedules of other systems do. With kInterleaved, kGlobal may choose such a schedule too.
 enum class ElementwiseOrder : uint8_t { kInterleaved, kLast, kFirst };
 
+inline constexpr int32_t kAllInFlight = std::numeric_limits<int32_t>::max();
+
 struct PlanOptions {
   Strategy strategy = Strategy::kGlobal;
   int32_t waves = 0;  // 0: chosen by predicted time and scratch_bytes. kGlobal only, as are the next two
   WaveOrder wave_order = WaveOrder::kSmallFirst;
   ElementwiseOrder elementwise = ElementwiseOrder::kInterleaved;
+  // How many waves ahead of the one that computes are on their way in, and behind it on their way out; kAllInFlight:
+  // all exchanges in are posted before anything is computed. Scratch grows with it. 0: kAllInFlight for kGrouped; for
+  // kGlobal by predicted time and scratch_bytes, or 1 with an order; else 1.
+  int32_t in_flight = 0;
   // Parameters in the order in which their gradients come, each at most once; parameters that are not listed come last.
   // Waves then follow this order instead of wave_order: 8 waves, or as many more as scratch_bytes requires. kGlobal
   // only. Empty: no order.
   std::vector<int32_t> order{};
   // Parameters per group, in place of Problem::group_sizes. kGrouped only; empty: those.
   std::vector<int64_t> groups{};
+  // A rank may own parameters of several kinds in one group, and orthogonalizes them kind by kind. kGrouped only.
+  bool mixed_groups = false;
   int64_t scratch_bytes = 1 << 30;  // the most scratch per rank; 0: no limit. kGlobal only
   CostTable cost = CostTable::h200();
 };
@@ -83,6 +92,9 @@ struct Plan {
   // `owner` in its own replica, the rank at the same position in each other. Empty: no matrix.
   std::vector<bool> each_replica;
   std::vector<Wave> waves;
+  // While wave w computes, waves up to w + in_flight arrive and those from w - in_flight on leave: at least 1, at most
+  // what the number of waves allows.
+  int32_t in_flight = 1;
   std::vector<std::vector<int32_t>> families;  // indices of parameters
   std::vector<ElementShare> shares;
   uint64_t hash = 0;  // of the problem, the cost table, the version and all of the above

@@ -202,8 +202,10 @@ void bind_plan_options(nb::module_& module) {
       .def_rw("waves", &PlanOptions::waves)
       .def_rw("wave_order", &PlanOptions::wave_order)
       .def_rw("elementwise", &PlanOptions::elementwise)
+      .def_rw("in_flight", &PlanOptions::in_flight)
       .def_rw("order", &PlanOptions::order)
       .def_rw("groups", &PlanOptions::groups)
+      .def_rw("mixed_groups", &PlanOptions::mixed_groups)
       .def_rw("scratch_bytes", &PlanOptions::scratch_bytes)
       .def_prop_rw(
           "cost", [](const PlanOptions& options) { return options.cost.device; },

@@ -30,8 +30,11 @@ CHOICES = [
     PlanOptions(waves=3, elementwise="last"),
     PlanOptions(waves=3, elementwise="first"),
     PlanOptions(elementwise="interleaved", wave_order="small_first"),
-    PlanOptions(strategy="megabatch"),
+    PlanOptions(waves=4, in_flight=2),
+    PlanOptions(waves=5, in_flight="all"),
+    PlanOptions(strategy="megabatch", in_flight=2),
     GROUPED,
+    PlanOptions(strategy="grouped", groups=[9], mixed_groups=True),
 ]
 
 
@@ -78,6 +81,7 @@ def _same_bits(rank: int, ranks: int, folder: str) -> None:
             assert all(torch.equal(a, b) for a, b in zip(got, expected)), options
             assert plan["strategy"] == options.strategy
             assert not options.waves or min(options.waves, 2) <= plan["waves"] <= options.waves
+            assert options.in_flight is None or plan["in_flight"] == {2: 2, "all": plan["waves"] - 1}[options.in_flight]
             assert options.cost is None or plan["hash"] != usual["hash"]
 
 
@@ -112,8 +116,11 @@ def test_ranks_with_different_tables_are_told_so(tmp_path: Path) -> None:
         ({"waves": 1 << 40}, "waves 1099511627776: expected 0 to "),
         ({"waves": 1.5}, r"waves 1\.5: expected a whole number"),
         ({"waves": 2, "strategy": "routed"}, "waves 2: is for strategy 'global', not 'routed'"),
+        ({"in_flight": 0}, "in_flight 0: expected 1 to 1048576, or 'all'"),
+        ({"in_flight": "some"}, "in_flight 'some': expected 1 to 1048576, or 'all'"),
         ({"scratch_mib": -1}, "scratch_mib -1: expected 0 to "),
         ({"groups": [1, 2]}, r"groups \[1, 2\]: is for strategy 'grouped', not 'global'"),
+        ({"mixed_groups": True}, "mixed_groups True: is for strategy 'grouped', not 'global'"),
         ({"groups": [1, 0], "strategy": "grouped"}, r"groups \[1, 0\]: expected parameters per group"),
         ({"groups": "12", "strategy": "grouped"}, "groups '12': expected parameters per group"),
         ({"groups": 4, "strategy": "grouped"}, "groups 4: expected parameters per group"),

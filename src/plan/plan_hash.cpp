@@ -59,6 +59,7 @@ uint64_t plan_hash(const Problem& problem, const CostTable& cost, const Plan& pl
   hash.add(static_cast<int32_t>(plan.strategy));
   hash.add(static_cast<int32_t>(plan.wave_order));
   hash.add(static_cast<int32_t>(plan.elementwise));
+  hash.add(plan.in_flight);
   hash.add(plan.owner);
   hash.add(plan.wave);
   hash.add(static_cast<uint64_t>(plan.each_replica.size()));

@@ -1,6 +1,7 @@
 #include "support/check_scratch.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -104,8 +105,12 @@ int64_t ScratchCheck::workspace(int32_t j) const {
   const int64_t compute = facts_.options.cost.compute_bytes;
   const int64_t s = std::min(facts_.catalog.rows(j), facts_.catalog.columns(j));
   const int64_t lines = 16 * (facts_.catalog.rows(j) + facts_.catalog.columns(j));
-  return align(n * byte_size(facts_.problem.wire)) + n * std::max<int64_t>(4, compute) + (2 * n + 4 * s * s) * compute +
-         lines + 4096;
+  // Gram matrices, or before them the sketch of the spectral cap: of as many columns as the matrix has, up to 96.
+  const int64_t l = std::max(facts_.catalog.rows(j), facts_.catalog.columns(j));
+  const int64_t r = s == 1 ? 0 : std::min<int64_t>(96, (s + 31) / 32 * 32);
+  const int64_t cap = r * (2 * s + 4 * l) * compute + r * r * ((s + l) / 128 + 8) * 4;
+  return align(n * byte_size(facts_.problem.wire)) + n * std::max<int64_t>(4, compute) + 2 * n * compute +
+         std::max(4 * s * s * compute, cap) + lines + 4096;
 }
 
 // Matrices are put together by their owners, or where holders gather, by all of them.
@@ -143,17 +148,20 @@ std::string ScratchCheck::violation(const PlanSummary& summary) {
   tight_ = replicas_are_alike();
   count_matrices();
   for (int32_t r = 0; r < facts_.problem.ranks; ++r) {
-    int64_t least[3] = {};
-    int64_t most[3] = {};
+    // One wave computes, others arrive and leave: what lies in one slot is never under way at the same time.
+    const size_t slots = 2 * static_cast<size_t>(facts_.plan.in_flight) + 1;
+    std::vector<int64_t> least(slots);
+    std::vector<int64_t> most(slots);
     for (int32_t w = 0; w < static_cast<int32_t>(facts_.plan.waves.size()); ++w) {
       const Buffers& b = buffers_[{r, w}];
       const int64_t fixed = b.assembled + align(b.sums);
       const int64_t out = tight_ ? b.out.distinct : b.out.full;
-      least[w % 3] = std::max(least[w % 3], fixed + std::max(b.in.least, b.out.least));
-      most[w % 3] = std::max(most[w % 3], fixed + std::max(b.in.full, out));
+      const size_t slot = static_cast<size_t>(w) % slots;
+      least[slot] = std::max(least[slot], fixed + std::max(b.in.least, b.out.least));
+      most[slot] = std::max(most[slot], fixed + std::max(b.in.full, out));
     }
-    const int64_t low = least[0] + least[1] + least[2] + workspace_[r];
-    const int64_t high = most[0] + most[1] + most[2] + workspace_[r];
+    const int64_t low = std::accumulate(least.begin(), least.end(), workspace_[r]);
+    const int64_t high = std::accumulate(most.begin(), most.end(), workspace_[r]);
     const int64_t predicted = summary.ranks[r].scratch_bytes;
     if (predicted < low || predicted > high) {
       return fmt::format("rank {} takes {} to {} bytes of scratch, predicted {}", r, low, high, predicted);

@@ -68,8 +68,9 @@ std::string table_text(const Outcome& outcome) {
   std::string out = fmt::format("{} on {} rank{} ({}), {}: medians of {} steps, taken in turn\n\n",
                                 plan_text::printable(outcome.problem.model), outcome.problem.ranks,
                                 outcome.problem.ranks == 1 ? "" : "s", ranks.comm(), how_text(outcome), outcome.steps);
-  std::vector<std::string> heads{"strategy", "waves",   "step ms", "min",     "host ms", "calls",    "messages",
-                                 "sent",     "kernels", "scratch", "padding", "equal",   "speed-up", "predicted"};
+  std::vector<std::string> heads{"strategy", "waves",   "ahead",    "step ms",  "min",
+                                 "host ms",  "calls",   "messages", "sent",     "kernels",
+                                 "scratch",  "padding", "equal",    "speed-up", "predicted"};
   if (ranks.cuda()) heads.insert(heads.end(), {"steady ms", "first s"});
   report::Columns columns(heads);
   const double first = step_ms(outcome.results.front());
@@ -77,6 +78,7 @@ std::string table_text(const Outcome& outcome) {
     const BenchResult& r = outcome.results[i];
     std::vector<std::string> row{std::string(name(outcome.cases[i].strategy)),
                                  std::to_string(r.waves),
+                                 std::to_string(r.in_flight),
                                  time_ms(step_ms(r)),
                                  time_ms(milliseconds(std::ranges::min(r.step_ns))),
                                  fmt::format("{:.2f}", milliseconds(run::median(r.host_ns))),
@@ -106,6 +108,7 @@ std::string json_text(const Outcome& outcome) {
     for (int s = 0; s < kStages; ++s) stages[std::string(name(static_cast<Stage>(s)))] = milliseconds(r.stage_ns[s]);
     list.push_back({{"strategy", name(outcome.cases[i].strategy)},
                     {"waves", r.waves},
+                    {"in_flight", r.in_flight},
                     {"step_ms", step_ms(r)},
                     {"step_ms_min", milliseconds(std::ranges::min(r.step_ns))},
                     {"step_ms_max", milliseconds(std::ranges::max(r.step_ns))},

@@ -30,9 +30,11 @@ struct PlanArguments {
   ModelArguments model;
   std::string strategy;
   std::string waves;
+  std::string in_flight;
   std::string scratch_mib;
   std::string cost;
   std::string groups;
+  bool mixed_groups = false;
   std::string explain;
   std::string html;
   bool json = false;
@@ -54,10 +56,17 @@ PlanOptions plan_options(const PlanArguments& arguments) {
     options.waves = static_cast<int32_t>(parse_integer("--waves", arguments.waves, {0, kMax}));
     if (options.waves > 0) require_strategy("--waves " + arguments.waves, Strategy::kGlobal, options.strategy);
   }
+  if (!arguments.in_flight.empty()) options.in_flight = parse_in_flight("--in-flight", arguments.in_flight);
   if (!arguments.scratch_mib.empty()) {
     constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / kMib;
     options.scratch_bytes = parse_integer("--scratch-mib", arguments.scratch_mib, {0, kMax}) * kMib;
   }
+  if (!arguments.groups.empty()) {
+    options.groups = parse_integers("--groups", arguments.groups, {1});
+    require_strategy("--groups " + arguments.groups, Strategy::kGrouped, options.strategy);
+  }
+  if (arguments.mixed_groups) require_strategy("--mixed-groups", Strategy::kGrouped, options.strategy);
+  options.mixed_groups = arguments.mixed_groups;
   if (!arguments.cost.empty()) {
     options.cost = for_flag("--cost", [&] { return CostTable::load(arguments.cost); });
   }
@@ -66,14 +75,8 @@ PlanOptions plan_options(const PlanArguments& arguments) {
 
 void run(const PlanArguments& arguments) {
   const PlanOptions options = plan_options(arguments);
-  std::vector<int64_t> groups;
-  if (!arguments.groups.empty()) {
-    groups = parse_integers("--groups", arguments.groups, {1});
-    require_strategy("--groups " + arguments.groups, Strategy::kGrouped, options.strategy);
-  }
   if (!arguments.html.empty()) check_folder("--html", arguments.html);
-  Problem problem = arguments.model.load();
-  if (!groups.empty()) problem.group_sizes = groups;
+  const Problem problem = arguments.model.load();
 
   const auto start = std::chrono::steady_clock::now();
   const Plan plan = make_plan(problem, options);
@@ -112,10 +115,11 @@ void add_plan_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand("plan", "Decide which rank orthogonalizes which matrix, and what moves");
   arguments->model.add_to(command);
   command.add_option("--strategy", arguments->strategy, strategy_names() + " (default global)")->type_name("S");
-  command.add_option("--groups", arguments->groups, "Group sizes in parameters, for --strategy grouped: 1,10,16,16")
-      ->type_name("N,...");
+  command.add_option("--groups", arguments->groups, kGroupsHelp)->type_name("N,...");
+  command.add_flag("--mixed-groups", arguments->mixed_groups, kMixedGroupsHelp);
   command.add_option("--waves", arguments->waves, "Cut the step into K waves (default 0: by predicted time and cap)")
       ->type_name("K");
+  command.add_option("--in-flight", arguments->in_flight, kInFlightHelp)->type_name("N");
   command.add_option("--scratch-mib", arguments->scratch_mib, "Scratch cap of a rank (default 1024; 0: none)")
       ->type_name("M");
   command.add_option("--cost", arguments->cost, "h200 (default), cpu, or a JSON cost table")->type_name("FILE");

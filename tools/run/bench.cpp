@@ -34,6 +34,7 @@ class Contestant {
     result_.setup_ns = now_ns() - begin;
     const PlanSummary summary = summarize(workload.problem(), optimizer_->plan(), plan.cost);
     result_.waves = std::ssize(optimizer_->plan().waves);
+    result_.in_flight = optimizer_->plan().in_flight;
     result_.collectives = summary.collectives;
     result_.padding_bytes = summary.padding_bytes;
     result_.predicted_ns = summary.predicted_ns;

@@ -11,6 +11,7 @@ from .. import _muster
 from .groups import enum_value, whole_number
 
 _MOST_WAVES = 1 << 20
+_ALL = (1 << 31) - 1  # kAllInFlight
 _MOST_MIB = (1 << 43) - 1
 
 
@@ -27,10 +28,14 @@ class PlanOptions:
         scratch_mib: with "global", the most scratch per rank in MiB; 0: no limit.
         groups: with "grouped", the number of parameters per group: [1, 10, 16, 16]. Default: a group per shape and
             layout.
+        mixed_groups: with "grouped", a rank may own parameters of several shapes in one group. Default False: that is
+            an error.
         wave_order: with "global", which matrices are in the first waves: "small_first" (default) or "small_last". Not
             with overlap=True, where waves follow the order of the gradients.
         elementwise: with "global", in which waves AdamW and Lion update: "interleaved" (default: in all of them),
             "last" or "first". With overlap=True: "last".
+        in_flight: how many waves arrive ahead of the one that computes, and leave behind it: 1 or more, or "all".
+            Scratch grows with it. Default: by predicted time and scratch_mib; with overlap=True 1.
         cost: what operations cost: "cpu", "h200", or a file that ``muster tune`` wrote. It must say the same on all
             ranks. It is read whenever a plan is made. Default: the built-in table of the device.
     """
@@ -39,8 +44,10 @@ class PlanOptions:
     waves: int = 0
     scratch_mib: int | None = None
     groups: Sequence[int] | None = None
+    mixed_groups: bool = False
     wave_order: Literal["small_first", "small_last"] | None = None
     elementwise: Literal["interleaved", "last", "first"] | None = None
+    in_flight: int | Literal["all"] | None = None
     cost: str | os.PathLike[str] | None = None
 
     def check(self, overlap: bool) -> None:
@@ -64,12 +71,15 @@ class PlanOptions:
             out.scratch_bytes = whole_number("scratch_mib", self.scratch_mib, 0, _MOST_MIB) << 20
         if self.groups is not None:
             out.groups = _sizes(self.groups)
+        out.mixed_groups = bool(self.mixed_groups)
         if self.wave_order is not None:
             out.wave_order = enum_value(_muster.WaveOrder, "wave_order", self.wave_order)
         if self.elementwise is not None:
             out.elementwise = enum_value(_muster.ElementwiseOrder, "elementwise", self.elementwise)
+        if self.in_flight is not None:
+            out.in_flight = _in_flight(self.in_flight)
         for key, value in self._for_one_strategy():
-            needed = "grouped" if key == "groups" else "global"
+            needed = "grouped" if "groups" in key else "global"
             if self.strategy != needed and value:
                 raise ValueError(f"{key} {value!r}: is for strategy {needed!r}, not {self.strategy!r}")
         out.cost = _cost(self.cost, device)
@@ -77,8 +87,17 @@ class PlanOptions:
 
     def _for_one_strategy(self) -> list[tuple[str, Any]]:
         """Options that other strategies would ignore."""
-        keys = ("waves", "groups", "wave_order", "elementwise")
+        keys = ("waves", "groups", "mixed_groups", "wave_order", "elementwise")
         return [(key, getattr(self, key)) for key in keys]
+
+
+def _in_flight(waves: Any) -> int:
+    if isinstance(waves, str) and waves == "all":
+        return _ALL
+    try:
+        return whole_number("in_flight", waves, 1, _MOST_WAVES)
+    except ValueError:
+        raise ValueError(f"in_flight {waves!r}: expected 1 to {_MOST_WAVES}, or 'all'") from None
 
 
 def _sizes(groups: Any) -> list[int]:

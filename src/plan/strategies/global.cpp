@@ -14,6 +14,7 @@
 #include "plan/element_shares.h"
 #include "plan/ownership.h"
 #include "plan/replicas.h"
+#include "plan/scratch.h"
 #include "plan/strategies/strategies.h"
 #include "plan/waves.h"
 
@@ -46,6 +47,15 @@ int64_t mib(int64_t bytes) { return (bytes + kMiB - 1) / kMiB; }
 
 Plan build_own_groups(const Catalog& catalog, Padding padding) { return build_grouped(catalog, {}, padding); }
 
+// The waves of matrices, renumbered so that each has some.
+std::vector<int32_t> without_empty(std::vector<int32_t> wave) {
+  std::vector<int32_t> used = wave;
+  std::sort(used.begin(), used.end());
+  used.erase(std::unique(used.begin(), used.end()), used.end());
+  for (int32_t& w : wave) w = static_cast<int32_t>(std::lower_bound(used.begin(), used.end(), w) - used.begin());
+  return wave;
+}
+
 class Search {
  public:
   Search(const Catalog& catalog, const CostModel& cost, const PlanOptions& options)
@@ -67,6 +77,7 @@ class Search {
       std::optional<Found> rounds = best_rounds();
       if (rounds) keep_faster(std::move(rounds->plan), best, kWorthMoreRounds);
     }
+    if (options_.in_flight == 0) with_more_in_flight(best);
     if (!best) refuse();
     return std::move(best->plan);
   }
@@ -116,12 +127,14 @@ class Search {
     std::optional<Found> best;
     for (const Plan& peer : peers()) {
       Plan ours = with_owners({peer.owner, repeated_classes(catalog_, peer)});
-      ours.wave = peer.wave;
+      ours.wave = without_empty(peer.wave);
       if (options_.elementwise == ElementwiseOrder::kInterleaved) {
         Plan theirs = with_owners({peer.owner, repeated_classes(catalog_, peer)}, kEvenShares);
         theirs.wave = peer.wave;
         theirs.elementwise = peer.elementwise;
-        keep_faster(std::move(theirs), best, kAnyFaster);
+        keep_faster(theirs, best, kAnyFaster);
+        theirs.in_flight = peer.in_flight;
+        if (options_.in_flight == 0) keep_faster(std::move(theirs), best, kAnyFaster);
       }
       keep_faster(std::move(ours), best, kAnyFaster);
     }
@@ -147,6 +160,7 @@ class Search {
     plan.strategy = Strategy::kGlobal;
     plan.wave_order = options_.wave_order;
     plan.elementwise = options_.elementwise;
+    plan.in_flight = std::max(1, options_.in_flight);
     plan.owner = std::move(owners.owner);
     for (int32_t j = 0; j < catalog_.matrix_count() && owners.repeated != nothing_repeated_; ++j) {
       plan.each_replica.push_back(owners.repeated[catalog_.class_of(j)]);
@@ -168,8 +182,20 @@ class Search {
     for (const int64_t percent : kExchangePercents) {
       Plan plan = with_owners(owners, percent);
       plan.elementwise = best->plan.elementwise;
+      plan.in_flight = best->plan.in_flight;
       plan.wave = best->plan.wave;
       keep_faster(std::move(plan), best);
+    }
+  }
+
+  // More waves in flight take more scratch. The same waves are tried with twice as many each time, as long as that is
+  // faster.
+  void with_more_in_flight(std::optional<Found>& best) {
+    if (!best) return;
+    for (const auto waves = static_cast<int32_t>(best->plan.waves.size()); best->plan.in_flight + 1 < waves;) {
+      Plan plan = best->plan;
+      plan.in_flight *= 2;
+      if (keep_faster(std::move(plan), best) != Outcome::kKept) return;
     }
   }
 
@@ -255,15 +281,17 @@ class Search {
   enum class Outcome { kKept, kSlower, kDoesNotFit };
 
   // Replaces the best plan so far by one whose waves are assigned, if that keeps the scratch cap and is faster. More
-  // waves are more calls and messages, so they must save 1 / `worth_more` of the time.
+  // waves are more calls and messages, and more of them in flight take more scratch, so they must save 1 / `worth_more`
+  // of the time.
   Outcome keep_faster(Plan plan, std::optional<Found>& best, int64_t worth_more = kWorthMoreWaves) {
     const auto last = std::max_element(plan.wave.begin(), plan.wave.end());
     plan.waves.assign(last == plan.wave.end() ? 1 : *last + 1, {});
+    plan.in_flight = most_in_flight(plan.in_flight, plan.waves.size());
     const PlanSummary summary = plan_cost(catalog_, cost_, plan);
     if (least_scratch_ == 0) least_scratch_ = summary.scratch_bytes_max;
     least_scratch_ = std::min(least_scratch_, summary.scratch_bytes_max);
     if (options_.scratch_bytes > 0 && summary.scratch_bytes_max > options_.scratch_bytes) return Outcome::kDoesNotFit;
-    const bool more = best && plan.waves.size() > best->plan.waves.size();
+    const bool more = best && (plan.waves.size() > best->plan.waves.size() || plan.in_flight > best->plan.in_flight);
     if (best && summary.predicted_ns >= best->ns - (more ? best->ns / worth_more : 0)) return Outcome::kSlower;
     best = Found{std::move(plan), summary.predicted_ns};
     return Outcome::kKept;
