@@ -49,6 +49,12 @@ by_hand = muster.torch.Muon(
 backward(batches[0])
 by_hand.step()
 
+# [plan]
+plan = muster.torch.PlanOptions(strategy="grouped", groups=[1, 1], in_flight="all", cost="h200")
+optimizer_of_groups = muster.torch.NorMuon(muster.torch.param_groups(model), lr=0.02, plan=plan)
+# [/plan]
+optimizer_of_groups.plan(verbose=False)
+
 # [timeline]
 with torch.profiler.profile() as theirs, muster.torch.profile("muster.json") as timeline:
     backward(batches[0])

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,16 +52,26 @@ enum class ElementwiseOrder : uint8_t {
 /// The scratch cap of make_plan() where none is given and the model does not need more: 1 GiB.
 inline constexpr int64_t kDefaultScratchBytes = int64_t{1} << 30;
 
+/// PlanOptions::in_flight: all exchanges in are posted before anything is computed.
+inline constexpr int32_t kAllInFlight = std::numeric_limits<int32_t>::max();
+
 /// What make_plan() may choose from.
 struct PlanOptions {
   Strategy strategy = Strategy::kGlobal;          ///< how the plan is built
   int32_t waves = 0;                              ///< kGlobal: 0: chosen by predicted time and scratch_bytes
   WaveOrder wave_order = WaveOrder::kSmallFirst;  ///< kGlobal: which matrices come first
   ElementwiseOrder elementwise = ElementwiseOrder::kInterleaved;  ///< kGlobal: when AdamW and Lion update
+  /// How many waves arrive ahead of the one that computes, and leave behind it, or kAllInFlight. Scratch grows with it.
+  /// 0: kAllInFlight for kGrouped; for kGlobal chosen by predicted time and scratch_bytes, or 1 with an order; else 1.
+  int32_t in_flight = 0;
   /// kGlobal: parameters in the order in which their gradients come, each at most once; parameters that are not listed
   /// come last. Waves then follow this order instead of wave_order: 8 waves, or as many more as scratch_bytes requires.
   /// Empty: no order.
   std::vector<int32_t> order{};
+  /// kGrouped: the number of parameters of each group, in place of Problem::group_sizes. Empty: those.
+  std::vector<int64_t> groups{};
+  /// kGrouped: true if a rank may own parameters of several kinds in one group; it orthogonalizes them kind by kind.
+  bool mixed_groups = false;
   /// kGlobal: the most scratch per rank; 0: no limit. Empty: kDefaultScratchBytes, or the least that the model needs if
   /// that is more.
   std::optional<int64_t> scratch_bytes{};
@@ -107,7 +118,10 @@ struct Plan {
   /// True for a matrix that every replica orthogonalizes for itself, so that nothing of it travels between replicas:
   /// `owner` in its own replica, the rank at the same position in each other. Empty: no matrix.
   std::vector<bool> each_replica;
-  std::vector<Wave> waves;                     ///< in the order of the step
+  std::vector<Wave> waves;  ///< in the order of the step
+  /// While wave w computes, waves up to w + in_flight arrive and those from w - in_flight on leave: at least 1, at most
+  /// one less than there are waves, or 1.
+  int32_t in_flight = 1;
   std::vector<std::vector<int32_t>> families;  ///< elementwise parameters on the same ranks, as indices of parameters
   std::vector<ElementShare> shares;            ///< who updates the elements of each family
   int64_t scratch_cap = 0;                     ///< bytes per rank, which kGlobal keeps; 0: none

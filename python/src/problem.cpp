@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
@@ -87,18 +88,23 @@ void bind_layout(nb::module_& module) {
           "mesh"_a, "placements"_a, "order"_a = std::vector<int32_t>{});
 }
 
+using Blocks = std::vector<std::pair<int64_t, std::optional<NormAxis>>>;
+
+std::vector<Block> blocks(const Blocks& given) {
+  std::vector<Block> out;
+  for (const auto& [size, axis] : given) out.push_back({size, {}, axis});
+  return out;
+}
+
 void bind_parameters(nb::module_& module) {
   nb::class_<MatrixSpec>(module, "MatrixSpec")
       .def(
           "__init__",
-          [](MatrixSpec* spec, Shape view, bool flatten, const std::vector<int64_t>& rows,
-             const std::vector<int64_t>& columns) {
-            new (spec) MatrixSpec{std::move(view), flatten, {}, {}};
-            for (const int64_t size : rows) spec->rows.push_back({size, {}, {}});
-            for (const int64_t size : columns) spec->columns.push_back({size, {}, {}});
+          [](MatrixSpec* spec, Shape view, bool flatten, const Blocks& rows, const Blocks& columns) {
+            new (spec) MatrixSpec{std::move(view), flatten, blocks(rows), blocks(columns)};
           },
-          "view"_a = Shape{}, "flatten"_a = false, "rows"_a = std::vector<int64_t>{},
-          "columns"_a = std::vector<int64_t>{});
+          "view"_a = Shape{}, "flatten"_a = false, "rows"_a = Blocks{}, "columns"_a = Blocks{},
+          "Blocks are (size, NormAxis); None: the axis of the parameter.");
   nb::class_<Parameter>(module, "Parameter")
       .def(nb::init<>())
       .def_rw("name", &Parameter::name)
@@ -181,13 +187,25 @@ void bind_groups(nb::module_& module) {
 }
 
 void bind_plan_options(nb::module_& module) {
+  nb::enum_<WaveOrder>(module, "WaveOrder")
+      .value("small_first", WaveOrder::kSmallFirst)
+      .value("small_last", WaveOrder::kSmallLast);
+  nb::enum_<ElementwiseOrder>(module, "ElementwiseOrder")
+      .value("interleaved", ElementwiseOrder::kInterleaved)
+      .value("last", ElementwiseOrder::kLast)
+      .value("first", ElementwiseOrder::kFirst);
   nb::class_<PlanOptions>(module, "PlanOptions")
       .def("__init__", [](PlanOptions* options) { new (options) PlanOptions{.cost = CostTable::cpu()}; })
       .def_prop_rw(
           "strategy", [](const PlanOptions& options) { return name(options.strategy); },
           [](PlanOptions& options, std::string_view text) { options.strategy = parse_strategy(text); })
       .def_rw("waves", &PlanOptions::waves)
+      .def_rw("wave_order", &PlanOptions::wave_order)
+      .def_rw("elementwise", &PlanOptions::elementwise)
+      .def_rw("in_flight", &PlanOptions::in_flight)
       .def_rw("order", &PlanOptions::order)
+      .def_rw("groups", &PlanOptions::groups)
+      .def_rw("mixed_groups", &PlanOptions::mixed_groups)
       .def_rw("scratch_bytes", &PlanOptions::scratch_bytes)
       .def_prop_rw(
           "cost", [](const PlanOptions& options) { return options.cost.device; },

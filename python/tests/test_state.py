@@ -247,6 +247,7 @@ def _cut_matrices(rank: int, ranks: int) -> None:
     for shape, options in (
         ((12, 5), {"heads": 3}),
         ((12, 5), {"split_rows": [2, 7, 3], "normalize": "columns"}),
+        ((12, 5), {"split_rows": [2, 7, 3], "normalize": ["columns", "rows", "longer"]}),
         ((4, 30), {"view": (5, 8, 3)}),
         ((5, 9), {"normalize": "columns"}),
         ((3, 7, 5), {}),

@@ -12,6 +12,7 @@
 #include "plan/element_shares.h"
 #include "plan/plan_hash.h"
 #include "plan/replicas.h"
+#include "plan/scratch.h"
 #include "plan/strategies/strategies.h"
 
 namespace muster {
@@ -33,7 +34,7 @@ Plan build(const plan::Catalog& catalog, const plan::CostModel& cost, const Plan
     case Strategy::kChunked:
       return plan::build_chunked(catalog);
     case Strategy::kGrouped:
-      return plan::build_grouped(catalog);
+      return plan::build_grouped(catalog, options);
     case Strategy::kMegabatch:
       return plan::build_megabatch(catalog);
     case Strategy::kRouted:
@@ -58,6 +59,18 @@ void check_order(const Problem& problem, const PlanOptions& options) {
   }
 }
 
+void check_groups(const PlanOptions& options) {
+  for (const int64_t size : options.groups) {
+    if (size < 1) base::fail("groups: size {}", size);
+  }
+  if (!options.groups.empty() && options.strategy != Strategy::kGrouped) {
+    base::fail("groups {}: is for strategy grouped, not {}", base::list_text(options.groups), name(options.strategy));
+  }
+  if (options.mixed_groups && options.strategy != Strategy::kGrouped) {
+    base::fail("mixed groups: is for strategy grouped, not {}", name(options.strategy));
+  }
+}
+
 double ratio(int64_t a, int64_t b) { return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1.0; }
 
 }  // namespace
@@ -69,6 +82,7 @@ void plan::check_fits(const plan::Catalog& catalog, const Plan& plan) {
   for (size_t j = 0; fits && j < matrices; ++j) {
     fits = plan.owner[j] >= 0 && plan.owner[j] < catalog.problem().ranks && plan.wave[j] >= 0 && plan.wave[j] < waves;
   }
+  fits = fits && plan.in_flight > 0 && plan.in_flight == plan::most_in_flight(plan.in_flight, plan.waves.size());
   fits = fits && (plan.each_replica.empty() || plan.each_replica.size() == matrices);
   for (int32_t j = 0; fits && j < catalog.matrix_count(); ++j) {
     if (!plan::in_each_replica(plan, j)) continue;
@@ -133,11 +147,15 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
     base::fail("wave order: strategy {} fixes its own", name(options.strategy));
   }
   check_order(problem, options);
+  check_groups(options);
+  if (options.in_flight < 0) base::fail("in flight {}: expected at least 1, or 0", options.in_flight);
   if (options.scratch_bytes.value_or(0) < 0) base::fail("scratch cap of {} bytes", *options.scratch_bytes);
   const plan::Catalog catalog(problem);
   const plan::CostModel cost(catalog, options.cost);
   Plan plan = build(catalog, cost, options);
   if (plan.strategy != Strategy::kGlobal) {
+    const int32_t in_flight = options.in_flight > 0 ? options.in_flight : plan.in_flight;
+    plan.in_flight = plan::most_in_flight(in_flight, plan.waves.size());
     plan::check_traffic(catalog, plan);
     std::vector<int64_t> evenly(problem.ranks);
     plan::share_elements(catalog, cost, 100, evenly, plan);

@@ -33,13 +33,8 @@ std::vector<uint64_t> parameter_fingerprints(const Problem& problem) {
   return out;
 }
 
-uint64_t plan_hash(const Problem& problem, const CostTable& cost, const Plan& plan) {
+uint64_t cost_fingerprint(const CostTable& cost) {
   base::Hash hash;
-  hash.add(std::string_view(kVersion));
-  hash.add(problem.ranks);
-  hash.add(static_cast<int32_t>(problem.wire));
-  hash.add(static_cast<int32_t>(problem.grad_sync));
-  hash.add(parameter_fingerprints(problem));
   hash.add(static_cast<uint64_t>(cost.rates.size()));
   for (const CostTable::Rate& rate : cost.rates) {
     hash.add(rate.short_side);
@@ -50,10 +45,22 @@ uint64_t plan_hash(const Problem& problem, const CostTable& cost, const Plan& pl
         int64_t{cost.ranks_per_node}, cost.compute_bytes, cost.overlap_percent}) {
     hash.add(value);
   }
+  return hash.value();
+}
+
+uint64_t plan_hash(const Problem& problem, const CostTable& cost, const Plan& plan) {
+  base::Hash hash;
+  hash.add(std::string_view(kVersion));
+  hash.add(problem.ranks);
+  hash.add(static_cast<int32_t>(problem.wire));
+  hash.add(static_cast<int32_t>(problem.grad_sync));
+  hash.add(parameter_fingerprints(problem));
+  hash.add(cost_fingerprint(cost));
   hash.add(static_cast<int32_t>(plan.strategy));
   hash.add(static_cast<int32_t>(plan.wave_order));
   hash.add(static_cast<int32_t>(plan.elementwise));
   hash.add(plan.scratch_cap);
+  hash.add(plan.in_flight);
   hash.add(plan.owner);
   hash.add(plan.wave);
   hash.add(static_cast<uint64_t>(plan.each_replica.size()));

@@ -150,6 +150,7 @@ std::string plan_json(const PlanReport& report, const PlanDetails& details) {
                {"ranks", report.problem.ranks},
                {"strategy", name(report.plan.strategy)},
                {"waves", summary.waves.size()},
+               {"in_flight", report.plan.in_flight},
                {"collectives", summary.collectives},
                {"rounds", summary.rounds},
                {"bytes_sent_max", summary.bytes_sent_max},

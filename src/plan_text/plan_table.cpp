@@ -87,8 +87,10 @@ class Table {
     field("balance",
           fmt::format("{} × mean, {} × bound (largest matrix {})", bold(fmt::format("{:.3f}", s.imbalance())),
                       fmt::format("{:.3f}", s.over_bound()), time_text(s.largest_matrix_ns)));
-    field("exchange", fmt::format("{} collective{} in {} round{}", bold(grouped_text(s.collectives)),
-                                  s.collectives == 1 ? "" : "s", grouped_text(s.rounds), s.rounds == 1 ? "" : "s"));
+    const int32_t ahead = report_.plan.in_flight;
+    field("exchange", fmt::format("{} collective{} in {} round{}{}", bold(grouped_text(s.collectives)),
+                                  s.collectives == 1 ? "" : "s", grouped_text(s.rounds), s.rounds == 1 ? "" : "s",
+                                  ahead > 1 ? fmt::format(", {} in flight", grouped_text(ahead)) : ""));
     field("sent", fmt::format("{} in all, {} by the busiest rank; padding {}", bytes_text(s.bytes_sent_total),
                               bytes_text(s.bytes_sent_max),
                               s.padding_bytes > 0 ? styled("33", bytes_text(s.padding_bytes)) : "0 B"));

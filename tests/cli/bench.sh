@@ -14,6 +14,10 @@ holds '__builtins__["all"](s["bitwise_equal"] is True and s["step_ms"] >= s["ste
 holds '__builtins__["all"](s["first_step_s"] > 0 and s["setup_s"] > 0 for s in all["strategies"])'
 holds 'all["device"] == "cpu" and all["graph"] is False'
 holds 'min(s["collectives"] for s in all["strategies"]) == all["strategies"][0]["collectives"] == 2'
+gives flights "$muster" bench "$small" --ranks 3 --strategy global,grouped --waves 4 --in-flight 1,2,all --steps 2 --json
+holds '[s["in_flight"] for s in flights["strategies"][:3]] == [1, 2, flights["strategies"][2]["waves"] - 1]'
+holds 'len(flights["strategies"]) == 6 and __builtins__["all"](s["bitwise_equal"] for s in flights["strategies"])'
+holds 'len({(s["collectives"], s["messages"], s["bytes_sent_max"]) for s in flights["strategies"][:3]}) == 1'
 echo "== counts before and after: microsoft/dion #28"
 gives counts "$muster" bench gpt2-small --ranks 2 --layers 4 --steps 1 --strategy chunked,megabatch,global --waves 1 --json
 holds '[s["collectives"] for s in counts["strategies"]] == [24, 6, 2]'

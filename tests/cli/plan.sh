@@ -133,6 +133,17 @@ grep -q '(cap 1.00 GiB)' <<<"$("$muster" plan gpt2-small --ranks 2)" || fail "pl
 plan none moe-397b --mesh fsdp=64 --scratch-mib 0
 holds "none['scratch_cap_bytes'] == 0 and none['scratch_bytes_max'] > usual['scratch_bytes_max']"
 
+echo "== waves in flight, and groups that mix kinds"
+plan two llama-7b --mesh fsdp=16 --waves 12 --scratch-mib 0 --in-flight 2
+plan whole llama-7b --mesh fsdp=16 --waves 12 --scratch-mib 0 --in-flight all
+plan posted modded-nanogpt --mesh replicate=8 --strategy grouped
+plan mixed modded-nanogpt --mesh replicate=8 --strategy grouped --groups 1,10,32 --mixed-groups
+holds 'two["in_flight"] == 2 and whole["in_flight"] == whole["waves"] - 1 > 2'
+holds 'two["scratch_bytes_max"] < whole["scratch_bytes_max"] and two["bytes_sent_total"] == whole["bytes_sent_total"]'
+holds 'posted["rounds"] == 5 and posted["in_flight"] == 4 and mixed["rounds"] == 4'
+table=$("$muster" plan llama-7b --mesh fsdp=16 --waves 12 --scratch-mib 0 --in-flight 2)
+grep -q 'rounds, 2 in flight' <<<"$table" || fail "the table has no waves in flight"
+
 echo "== bad flags"
 rejects "bogus" bogus
 rejects "MODEL" plan
@@ -153,6 +164,7 @@ rejects "sideways" plan gpt2-small --mesh sideways=2
 rejects "sometimes" plan gpt2-small --ranks 2 --strategy sometimes
 for waves in -1 x 99999999999; do rejects "--waves" plan gpt2-small --ranks 2 --waves "$waves"; done
 rejects "waves" plan gpt2-small --ranks 2 --strategy chunked --waves 2
+for waves in -1 x 99999999999; do rejects "--in-flight" plan gpt2-small --ranks 2 --in-flight "$waves"; done
 for mib in -1 x 9223372036854775807; do rejects "--scratch-mib" plan gpt2-small --ranks 2 --scratch-mib "$mib"; done
 rejects "--scratch-mib: scratch cap of 1 MiB" plan gpt2-small --ranks 2 --scratch-mib 1
 for layers in 0 -1 x; do rejects "--layers" plan gpt2-small --ranks 2 --layers "$layers"; done
@@ -161,6 +173,8 @@ for setting in experts experts= =4 experts=x experts=0; do rejects "--set" plan 
 rejects "--groups" plan modded-nanogpt --mesh replicate=8 --strategy grouped --groups 1,x
 rejects "--groups" plan modded-nanogpt --mesh replicate=8 --groups 1,10,16,16
 rejects "group" plan modded-nanogpt --mesh replicate=8 --strategy grouped --groups 1,10
+rejects "mixed groups allow that" plan modded-nanogpt --mesh replicate=8 --strategy grouped --groups 1,10,32
+rejects "--mixed-groups" plan modded-nanogpt --mesh replicate=8 --mixed-groups
 rejects "nobody" plan gpt2-small --ranks 2 --explain nobody
 rejects "missing.json" plan gpt2-small --ranks 2 --cost "$work/missing.json"
 rejects "missing.json" plan gpt2-small --ranks 2 --rules "$work/missing.json"

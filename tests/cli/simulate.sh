@@ -36,6 +36,13 @@ echo "== every strategy that can plan the model"
 gives every "$muster" simulate "$small" --ranks 3 --cluster h100-ib --strategy all --json
 holds 'len(every["strategies"]) >= 6'
 
+echo "== waves in flight"
+gives flights "$muster" simulate llama-7b --mesh fsdp=16 --cluster h100-ib --strategy global --waves 12 --scratch-mib 0 --in-flight 1,2,all --json
+holds '[s["in_flight"] for s in flights["strategies"]] == [1, 2, flights["strategies"][2]["waves"] - 1]'
+holds 'flights["strategies"][2]["in_flight"] > 2 and len({s["bytes_sent_total"] for s in flights["strategies"]}) == 1'
+rejects "--in-flight" gpt2-small --ranks 2 --cluster h100-ib --in-flight 1,some
+rejects "--groups" gpt2-small --ranks 2 --cluster h100-ib --groups 1,2
+
 echo "== --trace"
 gives traced "$muster" simulate "$small" --ranks 3 --cluster h100-ib --strategy global --trace "$work/steps.json" --json
 holds '{e["pid"] for e in steps["traceEvents"]} == {0, 1, 2}'

@@ -79,6 +79,8 @@ if has_mpi; then
     gives mpi on "$ranks" "$muster" verify "$small" --mesh "fsdp=$ranks" --json
     holds "mpi['comm'] == 'mpi' and mpi['ranks'] == $ranks and mpi['bitwise_equal'] and mpi['cases'] > 8"
     holds 'mpi["max_error"] == plain["max_error"]'
+    gives flights on "$ranks" "$muster" verify "$small" --mesh "fsdp=$ranks" --strategy global --waves 4 --in-flight 1,2,all --json
+    holds 'flights["bitwise_equal"] and flights["cases"] == 3'
   done
   gives mpi on 4 "$muster" verify "$experts" --mesh fsdp=2,ep=2 --missing on --spectrum normal,low_rank --json
   holds 'mpi["ranks"] == 4 and mpi["bitwise_equal"] and mpi["max_error"] < mpi["tolerance"] and mpi["cases"] > 16'

@@ -22,6 +22,7 @@ using testing::AllOf;
 using testing::Each;
 using testing::Field;
 using testing::HasSubstr;
+using testing::StrEq;
 
 // What a body throws on each of two ranks as InvalidArgument.
 std::vector<std::string> refusals(const std::function<void(Communicator&)>& body) {
@@ -78,7 +79,11 @@ TEST(Disagreement, RefusesMemoryThatDoesNotFitOnEveryRank) {
   EXPECT_THAT(said([](int32_t, Memory&, OptimizerOptions& o) { o.groups[0].beta1 = 1; }),
               Each(HasSubstr("beta1 1: expected 0 to below 1")));
   EXPECT_THAT(said([](int32_t r, Memory&, OptimizerOptions& o) { o.seed = static_cast<uint64_t>(r); }),
-              Each(HasSubstr("ranks disagree: same parameters, but other options")));
+              Each(StrEq("ranks disagree: same parameters, but other options on rank 1 than on rank 0")));
+  EXPECT_THAT(said([](int32_t r, Memory&, OptimizerOptions& o) { o.plan.cost.message_ns += r; }),
+              Each(StrEq("ranks disagree: same parameters, but other cost tables on rank 1 than on rank 0")));
+  EXPECT_THAT(said([](int32_t r, Memory&, OptimizerOptions& o) { o.plan.elementwise = ElementwiseOrder(r); }),
+              Each(StrEq("ranks disagree: same parameters, but other plan options on rank 1 than on rank 0")));
 }
 
 TEST(Disagreement, RefusesReplicasThatStartFromDifferentWeights) {

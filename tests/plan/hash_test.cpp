@@ -64,6 +64,21 @@ TEST(Hashes, ChangeWithWhoHasAnOwnerInEachReplica) {
   EXPECT_NE(plan_hash(problem, CostTable::h200(), plan), once);
 }
 
+TEST(Hashes, ChangeWithTheWavesInFlight) {
+  const Problem problem = test::preset("gpt2-small", "fsdp=2");
+  PlanOptions options;
+  options.waves = 4;
+  for (auto p = static_cast<int32_t>(problem.parameters.size()); p-- > 0;) options.order.push_back(p);
+  std::set<uint64_t> seen;
+  for (const int32_t in_flight : {1, 2, 3}) {
+    options.in_flight = in_flight;
+    seen.insert(make_plan(problem, options).hash);
+  }
+  EXPECT_EQ(seen.size(), 3);
+  options.in_flight = kAllInFlight;
+  EXPECT_TRUE(seen.contains(make_plan(problem, options).hash));
+}
+
 TEST(Hashes, TellTheFirstParameterThatDiffers) {
   Problem mine = test::preset("gpt2-small", "fsdp=2");
   Problem theirs = mine;

@@ -25,11 +25,12 @@ int64_t workspace(int64_t side, const CostTable& cost) {
 }
 
 // Layers of 64x64 matrices like the first, all owned by rank 0, in the waves given.
-std::vector<int64_t> scratch(const Problem& problem, const std::vector<int32_t>& waves) {
+std::vector<int64_t> scratch(const Problem& problem, const std::vector<int32_t>& waves, int32_t in_flight = 1) {
   Plan plan = make_plan(problem, test::with(Strategy::kGlobal));
   std::fill(plan.owner.begin(), plan.owner.end(), 0);
   plan.wave = waves;
   plan.waves.assign(*std::max_element(waves.begin(), waves.end()) + 1, {});
+  plan.in_flight = in_flight;
   std::vector<int64_t> out;
   for (const auto& rank : summarize(problem, plan, CostTable::h200()).ranks) out.push_back(rank.scratch_bytes);
   return out;
@@ -59,6 +60,20 @@ TEST(Scratch, IsThreeSlotsOfTheLargestWaves) {
   const int64_t half = kElements / 2 * 2 + kMessage;
   EXPECT_EQ(scratch(problem, {0, 1, 2, 3, 4, 5, 6, 7, 8}),
             (std::vector<int64_t>{3 * (kElements * 2 + half) + workspace(64, CostTable::h200()), 3 * half}));
+}
+
+// With n waves in flight 2 n + 1 are under way at once.
+TEST(Scratch, HasASlotPerWaveThatIsUnderWay) {
+  Problem problem = test::one_parameter({64, 64}, 2);
+  for (const char* name : {"b", "c", "d", "e", "f", "g"}) add(problem, name, {64, 64});
+  const std::vector<int32_t> waves{0, 1, 2, 3, 4, 5, 6};
+  const int64_t half = kElements / 2 * 2 + kMessage;
+  const int64_t wave = kElements * 2 + half;
+  for (const auto& [in_flight, slots] : {std::pair{1, 3}, std::pair{2, 5}, std::pair{3, 7}, std::pair{6, 7}}) {
+    EXPECT_EQ(scratch(problem, waves, in_flight),
+              (std::vector<int64_t>{slots * wave + workspace(64, CostTable::h200()), slots * half}))
+        << in_flight;
+  }
 }
 
 TEST(Scratch, OfMatricesAtHomeIsTheWorkspaceAlone) {

@@ -50,11 +50,12 @@ TEST(Strategies, GroupedPadsWholeParametersAndKeepsKindsApart) {
   const Plan plan = make_plan(problem, with(Strategy::kGrouped));
   std::vector<size_t> zeros;
   for (const Wave& wave : plan.waves) zeros.push_back(wave.zeros.size());
-  EXPECT_THAT(zeros, testing::ElementsAre(7, 6, 0, 0));
+  // The first round is AdamW's alone.
+  EXPECT_THAT(zeros, testing::ElementsAre(0, 7, 6, 0, 0));
 
-  // The third round: two attention parameters of four matrices on each of ranks 0 to 4, two MLP ones on ranks 5 to 7.
+  // The fourth round: two attention parameters of four matrices on each of ranks 0 to 4, two MLP ones on ranks 5 to 7.
   std::vector<int> matrices(8);
-  for (size_t j = 0; j < plan.owner.size(); ++j) matrices[plan.owner[j]] += plan.wave[j] == 2;
+  for (size_t j = 0; j < plan.owner.size(); ++j) matrices[plan.owner[j]] += plan.wave[j] == 3;
   EXPECT_THAT(matrices, testing::ElementsAre(8, 8, 8, 8, 8, 2, 2, 2));
 
   Problem mixed = problem;
@@ -64,6 +65,63 @@ TEST(Strategies, GroupedPadsWholeParametersAndKeepsKindsApart) {
   EXPECT_THROW(make_plan(mixed, with(Strategy::kGrouped)), InvalidArgument);
   mixed.group_sizes = {1, 10, 16};
   EXPECT_THROW(make_plan(mixed, with(Strategy::kGrouped)), InvalidArgument);
+}
+
+// modded-nanogpt #132: all of reduce_scatter is posted before anything is computed, small parameters first.
+TEST(Strategies, GroupedPostsAllFirstAndLetsElementsLead) {
+  const Problem problem = preset("modded-nanogpt", "replicate=8");
+  const Plan plan = make_plan(problem, with(Strategy::kGrouped));
+  EXPECT_EQ(plan.in_flight, 4);
+  const PlanSummary s = summarize(problem, plan, CostTable::h200());
+  ASSERT_EQ(s.waves.size(), 5U);
+  EXPECT_EQ(s.waves[0].matrices, 0);
+  int64_t table_bytes = 0;  // f32 gradients would be four; these tables have bf16 ones
+  for (const Parameter& p : problem.parameters) {
+    if (p.algorithm == Algorithm::kAdamW) table_bytes += element_count(p.shape) * byte_size(p.grad_dtype);
+  }
+  EXPECT_EQ(s.waves[0].bytes_in, 7 * table_bytes);  // every element to the rank that updates it, from seven others
+  for (size_t w = 2; w < s.waves.size(); ++w) EXPECT_GE(s.waves[w].bytes_in, s.waves[w - 1].bytes_in);
+  // Where nothing of AdamW travels there is no round for it.
+  EXPECT_GT(summary(preset("gpt2-small", "fsdp=2"), with(Strategy::kGrouped)).waves[0].matrices, 0);
+}
+
+// The slower variant of #132: ranks 0 and 1 own attention alone, rank 2 both kinds, the others MLP alone.
+TEST(Strategies, GroupedMixesKindsIfAskedTo) {
+  const Problem problem = preset("modded-nanogpt", "replicate=8");
+  PlanOptions options = with(Strategy::kGrouped);
+  options.groups = {1, 10, 32};
+  EXPECT_THAT([&] { make_plan(problem, options); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("in the group of 32; mixed groups allow that")));
+  options.mixed_groups = true;
+  const Plan plan = make_plan(problem, options);
+  std::vector<int> matrices(8);
+  for (size_t j = 0; j < plan.owner.size(); ++j) matrices[plan.owner[j]] += plan.wave[j] == 3;
+  EXPECT_THAT(matrices, testing::ElementsAre(16, 16, 10, 4, 4, 4, 4, 4));
+  const PlanSummary mixed = summarize(problem, plan, options.cost);
+  EXPECT_EQ(mixed.rounds, 4);
+  EXPECT_EQ(mixed.padding_bytes, summary(problem, with(Strategy::kGrouped)).padding_bytes);
+  options.groups.clear();
+  options.strategy = Strategy::kMegabatch;
+  EXPECT_THAT([&] { make_plan(problem, options); },
+              testing::ThrowsMessage<InvalidArgument>("mixed groups: is for strategy grouped, not megabatch"));
+}
+
+TEST(Strategies, GroupsOfTheOptionsReplaceThoseOfTheProblem) {
+  const Problem problem = preset("modded-nanogpt", "replicate=8");
+  PlanOptions options = with(Strategy::kGrouped);
+  options.groups = {1, 10, 15, 17};
+  Problem same = problem;
+  same.group_sizes = options.groups;
+  EXPECT_EQ(make_plan(problem, options).hash, make_plan(same, with(Strategy::kGrouped)).hash);
+  options.groups = {1, 10, 16};
+  EXPECT_THAT([&] { make_plan(problem, options); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("groups [1,10,16] do not sum to the 43")));
+  options.groups = {1, 0};
+  EXPECT_THAT([&] { make_plan(problem, options); }, testing::ThrowsMessage<InvalidArgument>("groups: size 0"));
+  options.groups = {1, 2};
+  options.strategy = Strategy::kGlobal;
+  EXPECT_THAT([&] { make_plan(problem, options); },
+              testing::ThrowsMessage<InvalidArgument>("groups [1,2]: is for strategy grouped, not global"));
 }
 
 Problem experts(int64_t count, int64_t rows, int32_t fsdp, Placement placement, int layers = 1) {

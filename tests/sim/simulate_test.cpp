@@ -80,6 +80,37 @@ TEST(Simulate, AMatrixThatStaysHomeExchangesNothing) {
   EXPECT_EQ(s.bound_ns, kMatrixNs);
 }
 
+// Three waves of one matrix each, whose exchanges take longer than their computation: with one wave in flight the
+// network waits for wave 0 to be computed before it carries wave 2, with two it does not.
+TEST(Simulate, MoreWavesInFlightKeepTheNetworkBusy) {
+  Problem problem = one_parameter({2, 2}, 2);
+  for (const char* name : {"b", "c"}) {
+    problem.parameters.push_back(problem.parameters[0]);
+    problem.parameters.back().name = name;
+  }
+  Cluster cluster = simple_cluster();
+  cluster.cost.exchange_ns = 4'000;
+  Plan plan = plan_of(problem, cluster);
+  plan.owner = {0, 0, 0};
+  plan.wave = {0, 1, 2};
+  plan.waves.assign(3, {});
+  constexpr int64_t kExchangeNs = 4'104;  // of one message of 4 bytes
+  // Arrives, computes for longer than two exchanges, and so on: the stream is never idle after wave 0 has arrived.
+  for (const int32_t in_flight : {1, 2}) {
+    plan.in_flight = in_flight;
+    const Simulation s = simulate(problem, plan, cluster, Keep::kTimeline);
+    EXPECT_EQ(s.step_ns, kExchangeNs + 3 * kMatrixNs + kExchangeNs);
+    EXPECT_EQ(s.messages, 6);
+    std::vector<int64_t> in;
+    for (const Span& span : s.timeline[0]) {
+      if (span.stream == Stream::kExchange && span.label == "in") in.push_back(span.begin_ns);
+    }
+    // Wave 2 is posted when wave 0 was computed, or at once.
+    const int64_t third = in_flight == 1 ? kExchangeNs + kMatrixNs + kExchangeNs : 2 * kExchangeNs;
+    EXPECT_EQ(in, (std::vector<int64_t>{0, kExchangeNs, third}));
+  }
+}
+
 TEST(Simulate, ASlowLinkBetweenNodesSetsThePace) {
   const Problem problem = one_parameter({2, 2}, 2);
   Cluster cluster = simple_cluster();
@@ -195,6 +226,8 @@ TEST(Simulate, MovesThePlansBytesAndIsNeverFasterThanTheBound) {
         continue;
       }
       ++planned;
+      const auto most = std::max<int64_t>(1, static_cast<int64_t>(plan.waves.size()) - 1);
+      plan.in_flight = static_cast<int32_t>(std::min<int64_t>(1 + static_cast<int64_t>(seed % 4), most));
       const Simulation s = simulate(c.problem, plan, cluster);
       const PlanSummary summary = summarize(c.problem, plan, cluster.cost);
       int64_t messages = 0;

@@ -1,5 +1,6 @@
 #include "support/check_plan.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -63,7 +64,8 @@ class Checker {
     for (int32_t r = 1; r < problem_.ranks; ++r) {
       const Plan other = planner_.plan(problem_, options_, r);
       require(other.hash == plan_.hash, "rank {} derives hash {:x}, rank 0 {:x}", r, other.hash, plan_.hash);
-      require(other.owner == plan_.owner && other.wave == plan_.wave && other.each_replica == plan_.each_replica,
+      require(other.owner == plan_.owner && other.wave == plan_.wave && other.each_replica == plan_.each_replica &&
+                  other.in_flight == plan_.in_flight,
               "rank {} derives another plan", r);
     }
     require(static_cast<int32_t>(plan_.owner.size()) == catalog_.matrix_count(), "{} owners", plan_.owner.size());
@@ -74,7 +76,16 @@ class Checker {
       require(plan_.wave[j] >= 0 && plan_.wave[j] < static_cast<int32_t>(used.size()), "wave {}", plan_.wave[j]);
       used[plan_.wave[j]] = true;
     }
+    // The first may be there for elements that travel alone.
+    const bool elements_first = plan_.elementwise == ElementwiseOrder::kFirst && !plan_.shares.empty();
+    if (elements_first) used[0] = true;
     for (size_t w = 0; w < used.size(); ++w) require(used[w] || used.size() == 1, "wave {} is empty", w);
+    const auto most = std::max<int64_t>(1, static_cast<int64_t>(used.size()) - 1);
+    require(plan_.in_flight >= 1 && plan_.in_flight <= most, "{} of {} waves in flight", plan_.in_flight, used.size());
+    if (options_.in_flight > 0) {
+      require(plan_.in_flight == std::min<int64_t>(options_.in_flight, most), "{} of {} waves in flight, not {}",
+              plan_.in_flight, used.size(), options_.in_flight);
+    }
     for (const Wave& wave : plan_.waves) {
       for (const ZeroMatrix& zero : wave.zeros) {
         const int32_t p = catalog_.parameter_of(zero.like);

@@ -1,6 +1,7 @@
 #include "support/check_scratch.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -152,17 +153,20 @@ std::string ScratchCheck::violation(const PlanSummary& summary) {
   tight_ = replicas_are_alike();
   count_matrices();
   for (int32_t r = 0; r < facts_.problem.ranks; ++r) {
-    int64_t least[3] = {};
-    int64_t most[3] = {};
+    // One wave computes, others arrive and leave: what lies in one slot is never under way at the same time.
+    const size_t slots = 2 * static_cast<size_t>(facts_.plan.in_flight) + 1;
+    std::vector<int64_t> least(slots);
+    std::vector<int64_t> most(slots);
     for (int32_t w = 0; w < static_cast<int32_t>(facts_.plan.waves.size()); ++w) {
       const Buffers& b = buffers_[{r, w}];
       const int64_t fixed = b.assembled + align(b.sums);
       const int64_t out = tight_ ? b.out.distinct : b.out.full;
-      least[w % 3] = std::max(least[w % 3], fixed + std::max(b.in.least, b.out.least));
-      most[w % 3] = std::max(most[w % 3], fixed + std::max(b.in.full, out));
+      const size_t slot = static_cast<size_t>(w) % slots;
+      least[slot] = std::max(least[slot], fixed + std::max(b.in.least, b.out.least));
+      most[slot] = std::max(most[slot], fixed + std::max(b.in.full, out));
     }
-    const int64_t low = least[0] + least[1] + least[2] + workspace_[r];
-    const int64_t high = most[0] + most[1] + most[2] + workspace_[r];
+    const int64_t low = std::accumulate(least.begin(), least.end(), workspace_[r]);
+    const int64_t high = std::accumulate(most.begin(), most.end(), workspace_[r]);
     const int64_t predicted = summary.ranks[r].scratch_bytes;
     if (predicted < low || predicted > high) {
       return fmt::format("rank {} takes {} to {} bytes of scratch, predicted {}", r, low, high, predicted);

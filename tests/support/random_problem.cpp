@@ -187,6 +187,8 @@ RandomCase random_case(uint64_t seed) {
     if (random.one_in(4)) options.wave_order = WaveOrder::kSmallLast;
     if (random.one_in(4)) options.elementwise = ElementwiseOrder::kLast;
   }
+  constexpr int32_t kInFlight[] = {0, 1, 2, 3, kAllInFlight};
+  options.in_flight = kInFlight[seed % std::size(kInFlight)];
   return out;
 }
 

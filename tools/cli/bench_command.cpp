@@ -72,9 +72,9 @@ std::string table_text(const Outcome& outcome) {
       fmt::format("{} on {} ({}), {}: medians of {}, taken in turn\n\n", plan_text::printable(outcome.problem.model),
                   plan_text::counted_text(outcome.problem.ranks, "rank"), ranks.comm(), how_text(outcome),
                   plan_text::counted_text(outcome.steps, "step"));
-  std::vector<std::string> heads{"strategy", "waves",     "step ms",   "min",      "host ms", "calls",
-                                 "messages", "exchanges", "transfers", "sent",     "kernels", "scratch",
-                                 "padding",  "equal",     "speed-up",  "predicted"};
+  std::vector<std::string> heads{"strategy", "waves",    "ahead",     "step ms",   "min",      "host ms",
+                                 "calls",    "messages", "exchanges", "transfers", "sent",     "kernels",
+                                 "scratch",  "padding",  "equal",     "speed-up",  "predicted"};
   if (ranks.cuda()) heads.insert(heads.end(), {"steady ms", "first s"});
   report::Columns columns(heads);
   const double first = step_ms(outcome.results.front());
@@ -82,6 +82,7 @@ std::string table_text(const Outcome& outcome) {
     const BenchResult& r = outcome.results[i];
     std::vector<std::string> row{std::string(name(outcome.cases[i].strategy)),
                                  std::to_string(r.waves),
+                                 std::to_string(r.in_flight),
                                  time_ms(step_ms(r)),
                                  time_ms(milliseconds(std::ranges::min(r.step_ns))),
                                  fmt::format("{:.2f}", milliseconds(run::median(r.host_ns))),
@@ -120,6 +121,7 @@ std::string json_text(const Outcome& outcome) {
     for (int s = 0; s < kStages; ++s) stages[std::string(name(static_cast<Stage>(s)))] = milliseconds(r.stage_ns[s]);
     list.push_back({{"strategy", name(outcome.cases[i].strategy)},
                     {"waves", r.waves},
+                    {"in_flight", r.in_flight},
                     {"step_ms", step_ms(r)},
                     {"step_ms_min", milliseconds(std::ranges::min(r.step_ns))},
                     {"step_ms_max", milliseconds(std::ranges::max(r.step_ns))},

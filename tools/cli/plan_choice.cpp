@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "arguments.h"
+#include "base/text.h"
 #include "plan_text/text.h"
 
 namespace muster::cli {
@@ -56,6 +57,10 @@ void PlanChoice::add_to(CLI::App& command) {
                   fmt::format("{} of waves for global; 0: as planned (default {})",
                               one ? "Number" : "One or more numbers", defaults_.waves))
       ->type_name(one ? "K" : "K,...");
+  command.add_option("--in-flight", in_flight_, kInFlightHelp + std::string(one ? "" : "; several: each of them"))
+      ->type_name(one ? "N" : "N,...");
+  command.add_option("--groups", groups_, kGroupsHelp)->type_name("N,...");
+  command.add_flag("--mixed-groups", mixed_groups_, kMixedGroupsHelp);
   add_scratch_option(command, scratch_mib_);
   command.add_option("--cost", cost_, fmt::format("cpu, h200 or a JSON cost table (default: {})", defaults_.cost))
       ->type_name("FILE");
@@ -71,23 +76,51 @@ std::vector<PlanOptions> PlanChoice::list_for(const CostTable& cost) const {
   if (!waves_.empty() && std::ranges::find(strategies, Strategy::kGlobal) == strategies.end()) {
     throw InvalidArgument(fmt::format("--waves {}: is for --strategy global, not {}", waves_, strategies_));
   }
+  const std::vector<int32_t> in_flights = parse_in_flights("--in-flight", in_flight_.empty() ? "0" : in_flight_);
+  const std::vector<int64_t> groups =
+      groups_.empty() ? std::vector<int64_t>{} : parse_integers("--groups", groups_, {1});
+  if ((mixed_groups_ || !groups.empty()) && std::ranges::find(strategies, Strategy::kGrouped) == strategies.end()) {
+    const std::string flag = groups.empty() ? "--mixed-groups" : "--groups " + groups_;
+    throw InvalidArgument(fmt::format("{}: is for --strategy grouped, not {}", flag,
+                                      strategies_.empty() ? defaults_.strategies : strategies_));
+  }
   PlanOptions common{.cost = cost};
   common.scratch_bytes = parse_scratch(scratch_mib_);
   std::vector<PlanOptions> out;
   for (const Strategy strategy : strategies) {
     common.strategy = strategy;
+    const bool grouped = strategy == Strategy::kGrouped;
+    common.groups = grouped ? groups : std::vector<int64_t>{};
+    common.mixed_groups = grouped && mixed_groups_;
     const std::vector<int64_t> own = strategy == Strategy::kGlobal ? waves : std::vector<int64_t>{0};
     for (const int64_t count : own) {
       common.waves = static_cast<int32_t>(count);
-      out.push_back(common);
+      for (const int32_t in_flight : in_flights) {
+        common.in_flight = in_flight;
+        out.push_back(common);
+      }
     }
   }
   return out;
 }
 
+int32_t parse_in_flight(std::string_view flag, std::string_view text) {
+  if (text == "all") return kAllInFlight;
+  return static_cast<int32_t>(parse_integer(flag, text, {0, kMaxWaves}));
+}
+
+std::vector<int32_t> parse_in_flights(std::string_view flag, std::string_view text) {
+  std::vector<int32_t> values;
+  for (const std::string_view value : base::split(text, ',')) values.push_back(parse_in_flight(flag, value));
+  return values;
+}
+
 std::string plan_name(const PlanOptions& options) {
-  if (options.waves == 0) return std::string(name(options.strategy));
-  return fmt::format("{}, {}", name(options.strategy), plan_text::counted_text(options.waves, "wave"));
+  std::string text(name(options.strategy));
+  if (options.waves > 0) text += ", " + plan_text::counted_text(options.waves, "wave");
+  if (options.in_flight == kAllInFlight) return text + ", all in flight";
+  if (options.in_flight > 0) text += fmt::format(", {} in flight", options.in_flight);
+  return text;
 }
 
 }  // namespace muster::cli

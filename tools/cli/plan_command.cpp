@@ -31,9 +31,11 @@ struct PlanArguments {
   ModelArguments model;
   std::string strategy;
   std::string waves;
+  std::string in_flight;
   std::string scratch_mib;
   std::string cost;
   std::string groups;
+  bool mixed_groups = false;
   std::string explain;
   std::string html;
   bool parameters = false;
@@ -76,7 +78,14 @@ PlanOptions plan_options(const PlanArguments& arguments) {
     options.waves = static_cast<int32_t>(parse_integer("--waves", arguments.waves, {0, kMax}));
     if (options.waves > 0) require_strategy("--waves " + arguments.waves, Strategy::kGlobal, options.strategy);
   }
+  if (!arguments.in_flight.empty()) options.in_flight = parse_in_flight("--in-flight", arguments.in_flight);
   options.scratch_bytes = parse_scratch(arguments.scratch_mib);
+  if (!arguments.groups.empty()) {
+    options.groups = parse_integers("--groups", arguments.groups, {1});
+    require_strategy("--groups " + arguments.groups, Strategy::kGrouped, options.strategy);
+  }
+  if (arguments.mixed_groups) require_strategy("--mixed-groups", Strategy::kGrouped, options.strategy);
+  options.mixed_groups = arguments.mixed_groups;
   if (!arguments.cost.empty()) {
     options.cost = for_flag("--cost", [&] { return CostTable::load(arguments.cost); });
   }
@@ -85,17 +94,11 @@ PlanOptions plan_options(const PlanArguments& arguments) {
 
 void run(const PlanArguments& arguments) {
   const PlanOptions options = plan_options(arguments);
-  std::vector<int64_t> groups;
-  if (!arguments.groups.empty()) {
-    groups = parse_integers("--groups", arguments.groups, {1});
-    require_strategy("--groups " + arguments.groups, Strategy::kGrouped, options.strategy);
-  }
   if (arguments.parameters && !arguments.explain.empty()) {
     throw InvalidArgument("--parameters and --explain " + arguments.explain + " exclude each other");
   }
   check_html(arguments.html);
-  Problem problem = arguments.model.load();
-  if (!groups.empty()) problem.group_sizes = groups;
+  const Problem problem = arguments.model.load();
 
   const auto start = std::chrono::steady_clock::now();
   const Plan plan = make_plan(problem, options);
@@ -143,10 +146,11 @@ void add_plan_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand("plan", "Decide which rank orthogonalizes which matrix, and what moves");
   arguments->model.add_to(command);
   command.add_option("--strategy", arguments->strategy, strategy_names() + " (default global)")->type_name("S");
-  command.add_option("--groups", arguments->groups, "Group sizes in parameters, for --strategy grouped: 1,10,16,16")
-      ->type_name("N,...");
+  command.add_option("--groups", arguments->groups, kGroupsHelp)->type_name("N,...");
+  command.add_flag("--mixed-groups", arguments->mixed_groups, kMixedGroupsHelp);
   command.add_option("--waves", arguments->waves, "Cut the step into K waves (default 0: by predicted time and cap)")
       ->type_name("K");
+  command.add_option("--in-flight", arguments->in_flight, kInFlightHelp)->type_name("N");
   add_scratch_option(command, arguments->scratch_mib);
   command.add_option("--cost", arguments->cost, "h200 (default), cpu, or a JSON cost table")->type_name("FILE");
   command.add_option("--explain", arguments->explain, "Say why this parameter goes where it goes")->type_name("PARAM");

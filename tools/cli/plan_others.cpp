@@ -31,6 +31,9 @@ report::Page plan_page_with_others(const plan_text::PlanReport& report, const Pl
     PlanOptions other = options;
     other.strategy = strategy;
     other.waves = 0;
+    other.in_flight = 0;
+    other.groups.clear();
+    other.mixed_groups = false;
     other.wave_order = {};  // these are global's
     other.elementwise = {};
     try {

@@ -42,13 +42,13 @@ std::string table_text(const Problem& problem, const sim::Cluster& cluster, cons
   std::string out = fmt::format("{} on {} of {}, simulated ({})\n\n", plan_text::printable(problem.model),
                                 plan_text::counted_text(problem.ranks, "rank"), plan_text::printable(cluster.name),
                                 plan_text::printable(cluster.cost.device));
-  report::Columns columns({"strategy", "waves", "step", "bound", "over bound", "compute", "exposed comm", "imbalance",
-                           "calls", "messages", "padding", "scratch", "memory", "fits", "speed-up"});
+  report::Columns columns({"strategy", "waves", "ahead", "step", "bound", "over bound", "compute", "exposed comm",
+                           "imbalance", "calls", "messages", "padding", "scratch", "memory", "fits", "speed-up"});
   const auto first = static_cast<double>(cases.front().simulation.step_ns);
   for (const SimulatedCase& c : cases) {
     const sim::Simulation& s = c.simulation;
     columns.add({std::string(name(c.options.strategy)), std::to_string(c.plan.waves.size()),
-                 plan_text::time_text(s.step_ns), plan_text::time_text(s.bound_ns),
+                 std::to_string(c.plan.in_flight), plan_text::time_text(s.step_ns), plan_text::time_text(s.bound_ns),
                  fmt::format("{:.2f}×", c.over_bound()), plan_text::time_text(s.compute_ns),
                  plan_text::time_text(s.exposed_comm_ns), fmt::format("{:.3f}", c.summary.imbalance()),
                  plan_text::grouped_text(c.summary.collectives), plan_text::grouped_text(s.messages),
@@ -76,6 +76,7 @@ std::string json_text(const Problem& problem, const sim::Cluster& cluster, const
     const sim::Simulation& s = c.simulation;
     list.push_back({{"strategy", name(c.options.strategy)},
                     {"waves", c.plan.waves.size()},
+                    {"in_flight", c.plan.in_flight},
                     {"step_ms", milliseconds(s.step_ns)},
                     {"bound_ms", milliseconds(s.bound_ns)},
                     {"compute_ms", milliseconds(s.compute_ns)},

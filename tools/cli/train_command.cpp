@@ -82,8 +82,9 @@ std::string read_mesh(const TrainArguments& arguments) {
 PlanOptions read_plan(const TrainArguments& arguments) {
   const std::vector<PlanOptions> plans = arguments.plans.list(arguments.processes.cost());
   if (plans.size() != 1) {
-    throw InvalidArgument(fmt::format("--strategy, --waves: \"{}\" and \"{}\", but a training has one plan",
-                                      plan_name(plans[0]), plan_name(plans[1])));
+    throw InvalidArgument(
+        fmt::format("--strategy, --waves, --in-flight: \"{}\" and \"{}\", but a training has one plan",
+                    plan_name(plans[0]), plan_name(plans[1])));
   }
   PlanOptions plan = plans.front();
   const auto choose = [&](std::string_view flag, const std::string& text, auto names, auto& value) {

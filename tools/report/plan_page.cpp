@@ -170,7 +170,8 @@ std::vector<Figure> plan_facts(const plan_text::PlanReport& report) {
       predicted(Figure::ratio("imbalance", "slowest / mean rank", summary.imbalance())),
       Figure::count("collectives", "collectives per step", summary.collectives)
           .with_note(counted(summary.rounds, "round", "rounds")),
-      Figure::count("waves", "waves", std::ssize(summary.waves)),
+      Figure::count("waves", "waves", std::ssize(summary.waves))
+          .with_note(fmt::format("{} in flight", report.plan.in_flight)),
       Figure::bytes("bytes_sent_total", "sent in all", summary.bytes_sent_total)
           .with_note(fmt::format("{} by the busiest", plan_text::bytes_text(summary.bytes_sent_max))),
       Figure::bytes("padding_bytes", "padding", summary.padding_bytes)

@@ -36,6 +36,7 @@ class Contestant {
     result_.setup_ns = now_ns() - begin;
     const PlanSummary summary = summarize(workload.problem(), optimizer_->plan(), plan.cost);
     result_.waves = std::ssize(optimizer_->plan().waves);
+    result_.in_flight = optimizer_->plan().in_flight;
     count_transfers();
     result_.collectives = summary.collectives;
     result_.scratch_cap = optimizer_->plan().scratch_cap;

@@ -25,6 +25,7 @@ struct BenchOptions {
 
 struct BenchResult {
   int64_t waves = 0;
+  int64_t in_flight = 0;                    // waves
   int64_t setup_ns = 0;                     // to construct the optimizer: of the slowest rank, as the next three
   int64_t first_step_ns = 0;                // the first of all
   std::vector<int64_t> step_ns;             // each timed step, from when nothing is under way to when nothing is

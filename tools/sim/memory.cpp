@@ -27,7 +27,9 @@ int64_t padded_batch_bytes(const plan::RankWork& activity, const plan::Traffic& 
 }  // namespace
 
 Memory::Memory(const plan::Catalog& catalog, const Plan& plan)
-    : plan_(plan), zero_bytes_(zero_bytes(catalog.problem())), ranks_(catalog.problem().ranks) {
+    : plan_(plan),
+      zero_bytes_(zero_bytes(catalog.problem())),
+      ranks_(catalog.problem().ranks, Rank{.arena = plan::Arena(plan::arena_slots(plan))}) {
   const Problem& problem = catalog.problem();
   struct Kind {
     int32_t example = 0;

@@ -1,11 +1,11 @@
 #include "sim/simulate.h"
 
 #include <algorithm>
-#include <array>
 
 #include "plan/cost_model/plan_cost.h"
 #include "plan/cost_model/wave_work.h"
 #include "plan/replicas.h"
+#include "plan/scratch.h"
 #include "sim/bound.h"
 #include "sim/memory.h"
 #include "sim/network.h"
@@ -16,10 +16,6 @@ namespace {
 
 constexpr int64_t kCopyBytes = 2;  // read and written, for each byte that is copied
 
-// Exchanges are numbered as they are posted: in 0, in 1, out 0, in 2, out 1, ...
-int64_t number_in(int32_t wave) { return std::max(0, 2 * wave - 1); }
-int64_t number_out(int32_t wave) { return 2 * int64_t{wave} + 2; }
-
 class Replay {
  public:
   Replay(const plan::Catalog& catalog, const plan::CostModel& cost, const Plan& plan, const Cluster& cluster)
@@ -27,10 +23,12 @@ class Replay {
         cluster_(cluster),
         ranks_(catalog.problem().ranks),
         waves_(static_cast<int32_t>(plan.waves.size())),
+        ahead_(plan.in_flight),
         counter_(catalog, cost, plan),
         memory_(catalog, plan),
         exchange_ns_(ranks_),
-        clocks_(ranks_, RankClock(cluster.cost.overlap_percent)) {}
+        clocks_(ranks_, RankClock(cluster.cost.overlap_percent)),
+        parts_(plan::arena_slots(plan)) {}
 
   void keep_timeline() {
     result_.timeline.resize(ranks_);
@@ -39,16 +37,11 @@ class Replay {
 
   // Calls reach as far as the wait for an exchange before it is carried out, for they may be made beside it.
   Simulation run() {
-    count(0);
-    for (int32_t r = 0; r < ranks_; ++r) start_in(r, 0);
-    count(1);
-    post_round(0);
-    carry_out(0, Direction::kIn);
-    for (int32_t w = 0; w < waves_; ++w) {
-      count(w + 2);
-      post_round(w + 1);
-      if (w + 1 < waves_) carry_out(w + 1, Direction::kIn);
-      carry_out(w, Direction::kOut);
+    for (int32_t round = 0; round < ahead_; ++round) make_calls(round);
+    for (int32_t round = 0; round < waves_ + ahead_; ++round) {
+      make_calls(round + ahead_);
+      if (round < waves_) carry_out(round, Direction::kIn);
+      if (round >= ahead_) carry_out(round - ahead_, Direction::kOut);
     }
     return finish();
   }
@@ -72,7 +65,6 @@ class Replay {
   WaveParts& at(int32_t wave) { return parts_[static_cast<size_t>(wave) % parts_.size()]; }
 
   void count(int32_t wave) {
-    if (wave >= waves_) return;
     counter_.count(wave);
     WaveParts& parts = at(wave);
     parts.ranks.assign(ranks_, {});
@@ -98,12 +90,19 @@ class Replay {
     }
   }
 
-  // As Executor::run has it: in w + 1, compute w, out w, finish w - 1.
-  void post_round(int32_t w) {
+  // Exchanges are numbered as they are posted: in w in round w, then the one out whose wave was computed.
+  int64_t number_in(int32_t wave) const { return 2 * int64_t{wave}; }
+  int64_t number_out(int32_t wave) const { return 2 * (int64_t{wave} + ahead_) + 1; }
+
+  // The calls of a round, as engine::Pipeline has them with n waves in flight: in w, compute w - n, out w - n, finish
+  // w - 2 n.
+  void make_calls(int32_t w) {
+    const auto is_wave = [&](int32_t wave) { return wave >= 0 && wave < waves_; };
+    if (is_wave(w)) count(w);
     for (int32_t r = 0; r < ranks_; ++r) {
-      if (w + 1 < waves_) start_in(r, w + 1);
-      if (w < waves_) compute(r, w);
-      if (w > 0) finish_wave(r, w - 1);
+      if (is_wave(w)) start_in(r, w);
+      if (is_wave(w - ahead_)) compute(r, w - ahead_);
+      if (is_wave(w - 2 * ahead_)) finish_wave(r, w - 2 * ahead_);
     }
   }
 
@@ -177,11 +176,12 @@ class Replay {
   const Cluster& cluster_;
   const int32_t ranks_;
   const int32_t waves_;
+  const int32_t ahead_;  // waves that arrive ahead of the one that computes
   plan::WaveWork counter_;
   Memory memory_;
   std::vector<int64_t> exchange_ns_;
   std::vector<RankClock> clocks_;
-  std::array<WaveParts, 3> parts_;  // of the waves under way
+  std::vector<WaveParts> parts_;  // of the waves under way, as their slots in the arena
   Simulation result_;
 };
 

@@ -14,6 +14,7 @@ from .foreign import import_dion, import_torch
 from .monitoring import ParameterStats
 from .optimizer import Muon, NorMuon
 from .plan import Plan
+from .plan_options import PlanOptions
 from .timeline import profile
 from .versions import info
 
@@ -22,6 +23,7 @@ __all__ = [
     "NorMuon",
     "ParameterStats",
     "Plan",
+    "PlanOptions",
     "ddp_hook",
     "groups",
     "import_dion",

@@ -276,6 +276,8 @@ def _dion_variance(name: str, theirs: _Theirs, ours: Mapping[str, Any], shape: t
 
 def _along_rows(shape: torch.Size, ours: Mapping[str, Any]) -> bool:
     """True if NorMuon normalizes rows in every block of this group."""
+    if not isinstance(ours["normalize"], str):
+        return all(side == "rows" for side in ours["normalize"])
     if ours["normalize"] != "longer" or ours["view"]:
         return bool(ours["normalize"] == "rows")
     rows = [shape[-2] // ours["heads"]] if ours["heads"] else ours["split_rows"] or [shape[-2]]

@@ -13,6 +13,9 @@ from .wrappers import trainer_hint
 __all__ = ["DEFAULTS", "GroupOptions", "MoreOptions"]
 
 
+Side = Literal["longer", "rows", "columns"]
+
+
 class MoreOptions(TypedDict, total=False):
     """Keys of a param group that the constructor also takes, as defaults of all groups.
 
@@ -40,8 +43,8 @@ class MoreOptions(TypedDict, total=False):
     """Steps go along the gradient. Default False."""
     lr_mul: float
     """Times lr, for this group. Default 1."""
-    normalize: Literal["longer", "rows", "columns"]
-    """The side along which NorMuon keeps mean squares. Default longer; a tie: rows."""
+    normalize: Side | Sequence[Side]
+    """The side along which NorMuon keeps mean squares, or one side per block. Default longer; a tie: rows."""
     heads: int | None
     """The number of equal blocks of rows, each orthogonalized alone."""
     split_rows: Sequence[int] | None
@@ -93,7 +96,7 @@ DEFAULTS: dict[str, Any] = {
     "maximize": False,  # True: step along the gradient
     # The following keys, and the algorithm, are fixed when the optimizer is first used; the others are read every step.
     "lr_mul": 1.0,
-    "normalize": "longer",  # the side along which NorMuon keeps mean squares; or "rows", "columns"
+    "normalize": "longer",  # the side along which NorMuon keeps mean squares; or "rows", "columns"; or one per block
     "heads": None,  # the number of equal blocks of rows
     "split_rows": None,  # sizes of blocks of rows, each orthogonalized alone: [q, k, v]
     "split_columns": None,
@@ -110,7 +113,8 @@ DEFAULTS: dict[str, Any] = {
 MATRIX_ALGORITHMS = ("muon", "normuon")
 
 
-def _enum(kind: Any, key: str, value: Any) -> Any:
+def enum_value(kind: Any, key: str, value: Any) -> Any:
+    """The member of that name. Raises ValueError that names the key and the value."""
     member = getattr(kind, str(value), None)
     if isinstance(member, kind):
         return member
@@ -131,12 +135,12 @@ def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
     """Copies the values that may change from step to step."""
     out.lr = float(group["lr"])
     out.weight_decay = float(group["weight_decay"])
-    out.decay = _enum(_muster.Decay, "decay", group["decay"])
+    out.decay = enum_value(_muster.Decay, "decay", group["decay"])
     out.every = whole_number("every", group["every"], 1, MAX_INT64)
     out.momentum = float(group["momentum"])
-    out.momentum_form = _enum(_muster.MomentumForm, "momentum_form", group["momentum_form"])
+    out.momentum_form = enum_value(_muster.MomentumForm, "momentum_form", group["momentum_form"])
     out.nesterov = bool(group["nesterov"])
-    out.scale = _enum(_muster.StepScale, "scale", group["scale"])
+    out.scale = enum_value(_muster.StepScale, "scale", group["scale"])
     out.beta1, out.beta2 = (float(beta) for beta in group["betas"])
     out.eps = float(group["eps"])
     chosen = group["coefficients"]
@@ -164,6 +168,35 @@ def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[i
     return [rows // heads] * heads
 
 
+def _blocks(
+    name: str, sizes: Sequence[int], sides: Sequence[_muster.NormAxis]
+) -> list[tuple[int, _muster.NormAxis | None]]:
+    """Sizes of blocks, each with its side. Without sides the blocks have that of the parameter."""
+    if sides and len(sides) != len(sizes):
+        raise ValueError(f"parameter '{name}': normalize has {len(sides)} sides for {len(sizes)} blocks")
+    return [(size, sides[i] if sides else None) for i, size in enumerate(sizes)]
+
+
+def _sides(normalize: Any) -> list[_muster.NormAxis]:
+    """Of a list; empty if ``normalize`` is one side for all blocks."""
+    if isinstance(normalize, str) or not isinstance(normalize, Sequence):
+        return []
+    return [enum_value(_muster.NormAxis, "normalize", side) for side in normalize]
+
+
+def _matrices(name: str, group: Mapping[str, Any], rows: Sequence[int], columns: Sequence[int]) -> _muster.MatrixSpec:
+    sides = _sides(group["normalize"])
+    if sides and bool(rows) == bool(columns):
+        cut = "rows and columns are both cut into blocks" if rows else "neither heads, split_rows nor split_columns cut"
+        raise ValueError(f"parameter '{name}': normalize {group['normalize']!r}: one side per block, but {cut}")
+    return _muster.MatrixSpec(
+        _sizes(name, "view", group["view"]),
+        bool(group["flatten"]),
+        _blocks(name, rows, sides if rows else []),
+        _blocks(name, columns, [] if rows else sides),
+    )
+
+
 def check_shape(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> None:
     """Raises ValueError that names the parameter if a matrix algorithm cannot tell rows from columns."""
     if group["algorithm"] not in MATRIX_ALGORITHMS:
@@ -189,9 +222,10 @@ def make_parameter(
     out = _muster.Parameter()
     out.name, out.shape, out.dtype, out.grad_dtype = name, list(shape), dtype, dtype
     try:
-        out.algorithm = _enum(_muster.Algorithm, "algorithm", group["algorithm"])
-        out.norm_axis = _enum(_muster.NormAxis, "normalize", group["normalize"])
-        out.scale_shape = _enum(_muster.ScaleShape, "scale_shape", group["scale_shape"])
+        out.algorithm = enum_value(_muster.Algorithm, "algorithm", group["algorithm"])
+        if not _sides(group["normalize"]):
+            out.norm_axis = enum_value(_muster.NormAxis, "normalize", group["normalize"])
+        out.scale_shape = enum_value(_muster.ScaleShape, "scale_shape", group["scale_shape"])
     except ValueError as error:
         raise ValueError(f"parameter '{name}': {error}") from None
     out.output_dim = whole_number(f"parameter '{name}': output_dim", int(group["output_dim"]), 0, 1)
@@ -200,10 +234,6 @@ def make_parameter(
         raise ValueError(f"parameter '{name}': lr_mul {out.multiplier}: expected a number of at least 0")
     if group["algorithm"] in MATRIX_ALGORITHMS:
         check_shape(name, shape, group)
-        out.matrices = _muster.MatrixSpec(
-            _sizes(name, "view", group["view"]),
-            bool(group["flatten"]),
-            _rows(name, shape, group),
-            _sizes(name, "split_columns", group["split_columns"]),
-        )
+        columns = _sizes(name, "split_columns", group["split_columns"])
+        out.matrices = _matrices(name, group, _rows(name, shape, group), columns)
     return out

@@ -26,6 +26,7 @@ from .monitoring import ParameterStats, scalars, write
 from .options import NAMES, Options
 from .overlap import CLIPPED, REGROUPED, SCALED, Overlap
 from .plan import Plan
+from .plan_options import PlanOptions
 from .rank_local import with_remedies
 from .ranks import TIMEOUT
 from .wrappers import check_caller, with_fewer_steps
@@ -80,6 +81,8 @@ class NorMuon(CheckpointedOptimizer):
             the first check every gradient before anything is changed.
         overlap: True: waves of the step start during backward, as their gradients come; see docs/howto/overlap.md.
             Default False.
+        plan: how a step is planned, ``muster.torch.PlanOptions(...)``, which also says what the next three mean. They
+            are short for ``plan=PlanOptions(strategy=..., waves=..., scratch_mib=...)``, and an error next to it.
         strategy: how the plan is made: "global" (default), or a schedule of another system, for comparison:
             "per_matrix", "chunked", "grouped", "megabatch", "routed" or "layerwise".
         waves: the number of waves of a step, with "global". Default 0: chosen by predicted time and ``scratch_mib``.
@@ -120,8 +123,9 @@ class NorMuon(CheckpointedOptimizer):
         replicate_state: bool | None = None,
         non_finite: str = "ignore",
         overlap: bool = False,
-        strategy: str = "global",
-        waves: int = 0,
+        plan: PlanOptions | None = None,
+        strategy: str | None = None,
+        waves: int | None = None,
         scratch_mib: int | None = None,
         threads: int | None = None,
         graph: bool = True,
@@ -139,6 +143,7 @@ class NorMuon(CheckpointedOptimizer):
             replicate_state=replicate_state,
             non_finite=non_finite,
             overlap=overlap,
+            plan=plan,
             strategy=strategy,
             waves=waves,
             scratch_mib=scratch_mib,

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from .. import _muster
-from .errors import MAX_INT32, MAX_INT64, whole_number
+from .errors import MAX_INT32, MAX_INT64, shown, whole_number
 from .monitoring import check_every
 from .overlap import MONITORED, SCREENED
+from .plan_options import PlanOptions
 from .ranks import check_timeout
 
 _WEIGHT_FORMS = {
@@ -28,8 +29,6 @@ _CHOICES = {
     "non_finite": ("ignore", "error", "skip_step", "zero"),
 }
 _RANGES = {
-    "waves": (0, MAX_INT32),
-    "scratch_mib": (0, MAX_INT64 >> 20),
     "threads": (0, MAX_INT32),
     "seed": (0, MAX_INT64),
 }
@@ -48,8 +47,9 @@ class Options:
     replicate_state: bool | None
     non_finite: str
     overlap: bool
-    strategy: str
-    waves: int
+    plan: PlanOptions | None
+    strategy: str | None
+    waves: int | None
     scratch_mib: int | None
     threads: int | None
     graph: bool
@@ -73,7 +73,7 @@ class Options:
                 " averaged gradient; call consolidate_state_dict() on all ranks before rank 0 saves"
             )
         self.check_monitoring()
-        self.plan_options([])
+        self.planning.check(self.overlap)
 
     def check_monitoring(self) -> None:
         """Raises ValueError naming the option."""
@@ -98,13 +98,21 @@ class Options:
     def weight_form(self, dtype: torch.dtype) -> _muster.WeightForm:
         return _muster.WeightForm.f32 if dtype == torch.float32 else _WEIGHT_FORMS[self.bf16_weights]
 
-    def plan_options(self, order: list[int]) -> _muster.PlanOptions:
-        out = _muster.PlanOptions()
-        out.strategy, out.waves = self.strategy, self.waves
-        if self.scratch_mib is not None:
-            out.scratch_bytes = self.scratch_mib << 20
-        out.order = order
-        return out
+    @property
+    def planning(self) -> PlanOptions:
+        """The options of the planner, however they were given. Raises ValueError if one was given in two ways."""
+        given = {
+            key: value
+            for key, value in (("strategy", self.strategy), ("waves", self.waves), ("scratch_mib", self.scratch_mib))
+            if value is not None
+        }
+        if self.plan is None:
+            return PlanOptions(**given)  # type: ignore[arg-type]
+        if not isinstance(self.plan, PlanOptions):
+            raise ValueError(f"plan {shown(self.plan)}: expected muster.torch.PlanOptions(...)")
+        for key, value in given.items():
+            raise ValueError(f"{key} {shown(value)}: not next to plan=; give it as plan=PlanOptions({key}=...)")
+        return self.plan
 
     def step_options(self) -> _muster.StepOptions:
         out = _muster.StepOptions()
@@ -114,9 +122,9 @@ class Options:
     def engine_options(self, groups: list[_muster.Group], order: list[int], device: Any) -> _muster.OptimizerOptions:
         """``device``: None, or a ``_muster.Device`` on CUDA."""
         out = _muster.OptimizerOptions()
-        plan = self.plan_options(order)
+        plan = self.planning.engine_options("cpu" if device is None else "h200")
+        plan.order = order
         if device is not None:
-            plan.cost = "h200"
             out.device = device
         out.plan, out.groups = plan, groups
         out.momentum = getattr(_muster.Dtype, self.momentum_dtype)

@@ -1,8 +1,5 @@
 #include "engine/program/program.h"
 
-#include <algorithm>
-#include <array>
-
 #include "engine/program/elementwise.h"
 #include "engine/program/wave_compiler.h"
 #include "plan/scratch.h"
@@ -11,19 +8,10 @@ namespace muster::engine {
 
 namespace {
 
-// Wave w uses slot w % kSlots of the arena; a slot is as large as the largest of its waves.
-void lay_out_arena(Program& program) {
-  using plan::kSlots;
-  std::array<int64_t, kSlots> bytes{};
-  for (size_t w = 0; w < program.waves.size(); ++w) {
-    bytes[w % kSlots] = std::max(bytes[w % kSlots], program.waves[w].bytes);
-  }
-  std::array<int64_t, kSlots> begin{};
-  for (size_t slot = 0; slot < kSlots; ++slot) {
-    begin[slot] = program.arena_bytes;
-    program.arena_bytes += bytes[slot];
-  }
-  for (size_t w = 0; w < program.waves.size(); ++w) program.wave_offsets.push_back(begin[w % kSlots]);
+void lay_out_arena(Program& program, plan::Arena arena) {
+  for (size_t w = 0; w < program.waves.size(); ++w) arena.add(w, program.waves[w].bytes);
+  for (size_t w = 0; w < program.waves.size(); ++w) program.wave_offsets.push_back(arena.begin(w));
+  program.arena_bytes = arena.bytes();
 }
 
 }  // namespace
@@ -49,7 +37,7 @@ Program compile(const ProgramInput& input, State& state) {
     program.waves.push_back(WaveCompiler(input, w, state).compile());
   }
   spread_local_elementwise(input, state, program.waves);
-  lay_out_arena(program);
+  lay_out_arena(program, plan::Arena(plan::arena_slots(input.plan)));
   return program;
 }
 

@@ -211,7 +211,7 @@ struct WaveProgram {
 
 struct Program {
   std::vector<WaveProgram> waves;
-  int64_t arena_bytes = 0;            // for three waves in flight
+  int64_t arena_bytes = 0;            // for all waves that are under way at once: plan/scratch.h
   std::vector<int64_t> wave_offsets;  // byte of each wave's part in the arena
   int64_t number = 0;                 // unique among the programs of an optimizer
 };

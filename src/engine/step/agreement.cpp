@@ -1,6 +1,7 @@
 #include "engine/step/agreement.h"
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -10,8 +11,52 @@
 #include "engine/step/equality_check.h"
 #include "muster/error.h"
 #include "plan/plan_hash.h"
+#include "version.h"
 
 namespace muster::engine {
+
+namespace {
+
+// What ranks with the same parameters may disagree on, in the order in which it is reported.
+struct Difference {
+  std::string_view what;
+  uint64_t fingerprint = 0;
+};
+
+std::vector<Difference> differences(const Problem& problem, const Plan& plan, const OptimizerOptions& options) {
+  base::Hash version;
+  version.add(std::string_view(kVersion));
+  base::Hash chosen;
+  for (const int64_t value : {static_cast<int64_t>(problem.wire), static_cast<int64_t>(problem.grad_sync),
+                              static_cast<int64_t>(options.momentum), static_cast<int64_t>(options.seed),
+                              static_cast<int64_t>(options.overlap), static_cast<int64_t>(options.graph),
+                              static_cast<int64_t>(options.groups.size())}) {
+    chosen.add(value);
+  }
+  return {{"versions of Muster", version.value()},
+          {"cost tables", plan::cost_fingerprint(options.plan.cost)},
+          {"options", chosen.value()},
+          {"plan options", plan.hash}};
+}
+
+// Throws InvalidArgument that says what differs. All ranks together.
+[[noreturn]] void refuse_difference(const std::vector<Difference>& mine, Communicator& communicator) {
+  for (const Difference& difference : mine) {
+    std::vector<uint64_t> all(static_cast<size_t>(communicator.size()));
+    communicator.all_gather(&difference.fingerprint, all.data(), sizeof difference.fingerprint, "compare options")
+        ->wait();
+    std::vector<int64_t> others;
+    for (size_t r = 0; r < all.size(); ++r) {
+      if (all[r] != all[0]) others.push_back(static_cast<int64_t>(r));
+    }
+    if (others.empty()) continue;
+    throw InvalidArgument(fmt::format("ranks disagree: same parameters, but other {} on {} than on rank 0",
+                                      difference.what, named(others)));
+  }
+  throw Internal("ranks disagree on nothing");
+}
+
+}  // namespace
 
 void agree_on_plan(const Problem& problem, const Plan& plan, const OptimizerOptions& options,
                    std::span<const ParameterMemory> memory, Communicator& communicator) {
@@ -56,7 +101,7 @@ void agree_on_plan(const Problem& problem, const Plan& plan, const OptimizerOpti
                       problem.parameters[p].name, communicator.rank(), r));
     }
   }
-  throw InvalidArgument("ranks disagree: same parameters, but other options, cost tables or versions");
+  refuse_difference(differences(problem, plan, options), communicator);
 }
 
 void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::span<const ParameterMemory> memory,

@@ -107,7 +107,7 @@ void DeviceStep::begin(const StepRequest& request) {
   if (!own.refused()) keep(request.groups);
   readiness_->begin({.number = request.number, .groups = snapshot_}, std::move(own));
   executor_.start(readiness_->input());
-  pipeline_.begin(*readiness_, context_.link.alone() ? 0 : 1);
+  pipeline_.begin(*readiness_, context_.link.alone() ? 0 : pipeline_.in_flight());
   or_break(title(request.number), [&] { device_.begin_piecewise(); });
   timer().pause();
 }

@@ -39,7 +39,7 @@ void HostStep::begin(const StepRequest& request) {
   keep(request.groups);
   readiness_->begin({.number = request.number, .groups = snapshot_}, {});
   executor_.start(readiness_->input());
-  pipeline_.begin(*readiness_, 1);
+  pipeline_.begin(*readiness_, pipeline_.in_flight());
   timer().pause();
 }
 

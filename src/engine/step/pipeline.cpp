@@ -6,26 +6,26 @@ namespace muster::engine {
 
 void Pipeline::run() {
   readiness_ = nullptr;
-  line_up(1);
+  line_up(in_flight_);
   finish();
 }
 
-void Pipeline::begin(WaveReadiness& readiness, size_t behind) {
+void Pipeline::begin(WaveReadiness& readiness, size_t in_flight) {
   readiness_ = &readiness;
-  line_up(behind);
+  line_up(in_flight);
 }
 
-void Pipeline::line_up(size_t behind) {
+void Pipeline::line_up(size_t in_flight) {
   const size_t waves = executor_.waves();
   stages_.clear();
   next_ = 0;
   started_ = 0;
   status_ = {};
-  for (size_t w = 0; w < waves + 2 * behind; ++w) {
+  for (size_t w = 0; w < waves + 2 * in_flight; ++w) {
     if (w < waves && readiness_ != nullptr) stages_.insert(stages_.end(), {{Action::kAsk, w}, {Action::kAgree, w}});
     if (w < waves) stages_.push_back({Action::kStart, w});
-    if (w >= behind && w - behind < waves) stages_.push_back({Action::kCompute, w - behind});
-    if (w >= 2 * behind) stages_.push_back({Action::kFinish, w - 2 * behind});
+    if (w >= in_flight && w - in_flight < waves) stages_.push_back({Action::kCompute, w - in_flight});
+    if (w >= 2 * in_flight) stages_.push_back({Action::kFinish, w - 2 * in_flight});
   }
 }
 

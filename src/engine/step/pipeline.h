@@ -18,15 +18,17 @@ namespace muster::engine {
 
 class Pipeline {
  public:
-  // Both outlive this object.
-  Pipeline(WaveExecutor& executor, StepTimer& timer) : executor_(executor), timer_(timer) {}
+  // All outlive this object. With n waves in flight (Plan::in_flight), wave w + n arrives while w computes and w - n
+  // returns.
+  Pipeline(WaveExecutor& executor, StepTimer& timer, const Plan& plan)
+      : executor_(executor), timer_(timer), in_flight_(static_cast<size_t>(plan.in_flight)) {}
 
   // Runs the step that the executor has started, with every wave ready.
   void run();
 
-  // Begins the same step, to be run wave by wave. With `behind` 1, wave w + 1 arrives while w computes and w - 1
-  // returns. Where nothing travels it is 0: each wave is finished before the next starts.
-  void begin(WaveReadiness& readiness, size_t behind);
+  // Begins the same step, to be run wave by wave, with so many of them in flight. Where nothing travels it is 0: each
+  // wave is finished before the next starts.
+  void begin(WaveReadiness& readiness, size_t in_flight);
   bool under_way() const { return !stages_.empty(); }
   bool started() const { return started_ > 0; }  // weights may be partly updated
   // True if advance() would do something.
@@ -37,6 +39,8 @@ class Pipeline {
   // rank if any refuses the step.
   void finish();
   void drop();
+
+  size_t in_flight() const { return in_flight_; }
 
  private:
   enum class Action : uint8_t {
@@ -51,12 +55,13 @@ class Pipeline {
     size_t wave;
   };
 
-  void line_up(size_t behind);
+  void line_up(size_t in_flight);
   bool possible(const Stage& stage);
   void carry_out(const Stage& stage);
 
   WaveExecutor& executor_;
   StepTimer& timer_;
+  const size_t in_flight_;              // of a whole step
   WaveReadiness* readiness_ = nullptr;  // null: every wave is ready and agreed on
   std::vector<Stage> stages_;           // of the step under way
   size_t next_ = 0;                     // stage

@@ -14,7 +14,7 @@ StepPath::StepPath(const StepContext& context, const OptimizerOptions& options, 
       executor_(context, {.momentum = options.momentum, .scratch_cap = context.plan.scratch_cap, .groups = snapshot_}),
       parameter_stats_(context.catalog, context.kernels),
       control_(context, executor_, options.groups.size()),
-      pipeline_(executor_, context.timer) {
+      pipeline_(executor_, context.timer, context.plan) {
   if (options.overlap) readiness_.emplace(context, control_);
 }
 

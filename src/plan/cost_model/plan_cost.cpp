@@ -21,7 +21,7 @@ class PlanCost {
         plan_(plan),
         count_(catalog.problem().ranks),
         waves_(catalog, cost, plan),
-        arenas_(count_),
+        arenas_(count_, Arena(arena_slots(plan))),
         workspace_(count_),
         links_(count_) {
     summary_.ranks.resize(count_);
@@ -97,22 +97,35 @@ class PlanCost {
     }
     s.mean_ns = sum / count_;
     s.rounds = static_cast<int64_t>(s.waves.size());
-    // The network carries one exchange at a time: while wave k computes, k + 1 arrives, then k leaves.
-    int64_t network = s.waves.empty() ? 0 : s.waves[0].in_ns;
-    int64_t arrived = network;
-    int64_t computed = 0;
     int64_t serial = 0;
-    for (size_t k = 0; k < s.waves.size(); ++k) {
-      s.collectives += s.waves[k].collectives;
-      s.padding_bytes += s.waves[k].padding_bytes;
-      serial += s.waves[k].in_ns + s.waves[k].compute_ns + s.waves[k].out_ns;
-      computed = std::max(computed, arrived) + s.waves[k].compute_ns;
-      if (k + 1 < s.waves.size()) arrived = network += s.waves[k + 1].in_ns;
-      network = std::max(network, computed) + s.waves[k].out_ns;
+    for (const PlanSummary::WaveTotal& wave : s.waves) {
+      s.collectives += wave.collectives;
+      s.padding_bytes += wave.padding_bytes;
+      serial += wave.in_ns + wave.compute_ns + wave.out_ns;
     }
-    const int64_t overlapped = std::max(network, computed);
+    const int64_t overlapped = overlapped_ns();
     // Exchanges and kernels compete for the device: some of what could be hidden is not.
     s.predicted_ns = overlapped + base::mul_div(serial - overlapped, 100 - cost_.table().overlap_percent, 100);
+  }
+
+  // The network carries one exchange at a time, in the order of the pipeline: with n waves in flight, while wave k
+  // computes, k + n arrives, then k leaves.
+  int64_t overlapped_ns() const {
+    const std::vector<PlanSummary::WaveTotal>& waves = summary_.waves;
+    const auto ahead = static_cast<size_t>(plan_.in_flight);
+    std::vector<int64_t> arrived(waves.size());
+    int64_t network = 0;
+    const auto arrive = [&](size_t k) {
+      if (k < waves.size()) arrived[k] = network += waves[k].in_ns;
+    };
+    for (size_t k = 0; k < std::min(ahead, waves.size()); ++k) arrive(k);
+    int64_t computed = 0;
+    for (size_t k = 0; k < waves.size(); ++k) {
+      computed = std::max(computed, arrived[k]) + waves[k].compute_ns;
+      arrive(k + ahead);
+      network = std::max(network, computed) + waves[k].out_ns;
+    }
+    return std::max(network, computed);
   }
 
   const CostModel& cost_;

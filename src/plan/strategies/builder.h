@@ -29,6 +29,8 @@ class Builder {
     plan_.wave.assign(catalog.matrix_count(), 0);
   }
 
+  void post_all_first() { plan_.in_flight = kAllInFlight; }
+
   int32_t new_wave(Transport transport) {
     plan_.waves.push_back({transport, {}});
     return static_cast<int32_t>(plan_.waves.size()) - 1;

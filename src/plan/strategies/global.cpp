@@ -14,6 +14,7 @@
 #include "plan/element_shares.h"
 #include "plan/ownership.h"
 #include "plan/replicas.h"
+#include "plan/scratch.h"
 #include "plan/strategies/strategies.h"
 #include "plan/waves.h"
 
@@ -44,6 +45,17 @@ constexpr int64_t kMiB = 1 << 20;
 
 int64_t mib(int64_t bytes) { return (bytes + kMiB - 1) / kMiB; }
 
+Plan build_own_groups(const Catalog& catalog, Padding padding) { return build_grouped(catalog, {}, padding); }
+
+// The waves of matrices, renumbered so that each has some.
+std::vector<int32_t> without_empty(std::vector<int32_t> wave) {
+  std::vector<int32_t> used = wave;
+  std::sort(used.begin(), used.end());
+  used.erase(std::unique(used.begin(), used.end()), used.end());
+  for (int32_t& w : wave) w = static_cast<int32_t>(std::lower_bound(used.begin(), used.end(), w) - used.begin());
+  return wave;
+}
+
 class Search {
  public:
   // `cap`: the most scratch per rank in bytes; 0: no limit.
@@ -68,6 +80,7 @@ class Search {
       if (rounds) keep_faster(std::move(rounds->plan), best, kWorthMoreRounds);
     }
     if (!best) return std::nullopt;
+    if (options_.in_flight == 0) with_more_in_flight(best);
     return kept(std::move(best->plan));
   }
 
@@ -88,7 +101,7 @@ class Search {
   std::vector<Plan> peers() const {
     std::vector<Plan> plans;
     for (Plan (*build)(const Catalog&, Padding) :
-         {build_chunked, build_megabatch, build_layerwise, build_grouped, build_routed}) {
+         {build_chunked, build_megabatch, build_layerwise, build_own_groups, build_routed}) {
       try {
         Plan plan = build(catalog_, Padding::kNone);
         const bool is_new = std::none_of(plans.begin(), plans.end(), [&](const Plan& other) {
@@ -108,12 +121,14 @@ class Search {
     std::optional<Found> best;
     for (const Plan& peer : peers()) {
       Plan ours = with_owners({peer.owner, repeated_classes(catalog_, peer)});
-      ours.wave = peer.wave;
+      ours.wave = without_empty(peer.wave);
       if (options_.elementwise == ElementwiseOrder::kInterleaved) {
         Plan theirs = with_owners({peer.owner, repeated_classes(catalog_, peer)}, kEvenShares);
         theirs.wave = peer.wave;
         theirs.elementwise = peer.elementwise;
-        keep_faster(std::move(theirs), best, kAnyFaster);
+        keep_faster(theirs, best, kAnyFaster);
+        theirs.in_flight = peer.in_flight;
+        if (options_.in_flight == 0) keep_faster(std::move(theirs), best, kAnyFaster);
       }
       keep_faster(std::move(ours), best, kAnyFaster);
     }
@@ -139,6 +154,7 @@ class Search {
     plan.strategy = Strategy::kGlobal;
     plan.wave_order = options_.wave_order;
     plan.elementwise = options_.elementwise;
+    plan.in_flight = std::max(1, options_.in_flight);
     plan.owner = std::move(owners.owner);
     for (int32_t j = 0; j < catalog_.matrix_count() && owners.repeated != nothing_repeated_; ++j) {
       plan.each_replica.push_back(owners.repeated[catalog_.class_of(j)]);
@@ -160,8 +176,19 @@ class Search {
     for (const int64_t percent : kExchangePercents) {
       Plan plan = with_owners(owners, percent);
       plan.elementwise = best->plan.elementwise;
+      plan.in_flight = best->plan.in_flight;
       plan.wave = best->plan.wave;
       keep_faster(std::move(plan), best);
+    }
+  }
+
+  // More waves in flight take more scratch. The same waves are tried with twice as many each time, as long as that is
+  // faster and keeps the scratch cap.
+  void with_more_in_flight(std::optional<Found>& best) {
+    for (const auto waves = static_cast<int32_t>(best->plan.waves.size()); best->plan.in_flight + 1 < waves;) {
+      Plan plan = best->plan;
+      plan.in_flight *= 2;
+      if (keep_faster(std::move(plan), best) != Outcome::kKept) return;
     }
   }
 
@@ -257,15 +284,17 @@ class Search {
   enum class Outcome { kKept, kSlower, kDoesNotFit };
 
   // Replaces the best plan so far by one whose waves are assigned, if that keeps the scratch cap and is faster. More
-  // waves are more calls and messages, so they must save 1 / `worth_more` of the time.
+  // waves are more calls and messages, and more of them in flight take more scratch, so they must save 1 / `worth_more`
+  // of the time.
   Outcome keep_faster(Plan plan, std::optional<Found>& best, int64_t worth_more = kWorthMoreWaves) {
     const auto last = std::max_element(plan.wave.begin(), plan.wave.end());
     plan.waves.assign(last == plan.wave.end() ? 1 : *last + 1, {});
+    plan.in_flight = most_in_flight(plan.in_flight, plan.waves.size());
     const PlanSummary summary = plan_cost(catalog_, cost_, plan);
     if (least_scratch_ == 0) least_scratch_ = summary.scratch_bytes_max;
     least_scratch_ = std::min(least_scratch_, summary.scratch_bytes_max);
     if (cap_ > 0 && summary.scratch_bytes_max > cap_) return Outcome::kDoesNotFit;
-    const bool more = best && plan.waves.size() > best->plan.waves.size();
+    const bool more = best && (plan.waves.size() > best->plan.waves.size() || plan.in_flight > best->plan.in_flight);
     if (best && summary.predicted_ns >= best->ns - (more ? best->ns / worth_more : 0)) return Outcome::kSlower;
     best = Found{std::move(plan), summary.predicted_ns};
     return Outcome::kKept;

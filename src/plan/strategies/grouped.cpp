@@ -1,4 +1,6 @@
-// Groups of parameters, one wave each, whose sizes the user may give (Problem::group_sizes).
+// Groups of parameters, one wave each, whose sizes the user may give (PlanOptions::groups, Problem::group_sizes). As in
+// modded-nanogpt #132 every exchange in is posted before anything is computed, and every update is applied at the end.
+// Elementwise parameters that travel have a wave of their own, the first: there another optimizer steps before Muon.
 #include <algorithm>
 #include <span>
 
@@ -23,9 +25,10 @@ std::vector<int32_t> parameters_by_kind(const Catalog& catalog) {
   return parameters;
 }
 
-// As the problem gives them, or one group per kind.
-std::vector<int64_t> group_sizes(const Catalog& catalog, const std::vector<int32_t>& parameters) {
-  std::vector<int64_t> sizes = catalog.problem().group_sizes;
+// As the options or the problem give them, or one group per kind.
+std::vector<int64_t> group_sizes(const Catalog& catalog, const std::vector<int32_t>& parameters,
+                                 const std::vector<int64_t>& chosen) {
+  std::vector<int64_t> sizes = chosen.empty() ? catalog.problem().group_sizes : chosen;
   if (sizes.empty()) {
     for (const KindCount& kind : count_kinds(catalog, parameters)) sizes.push_back(kind.number);
   }
@@ -38,8 +41,16 @@ std::vector<int64_t> group_sizes(const Catalog& catalog, const std::vector<int32
   return sizes;
 }
 
+bool elements_travel(const Catalog& catalog) {
+  const std::vector<Parameter>& parameters = catalog.problem().parameters;
+  for (int32_t p = 0; p < static_cast<int32_t>(parameters.size()); ++p) {
+    if (!is_matrix_algorithm(parameters[p].algorithm) && !catalog.updated_in_place(p)) return true;
+  }
+  return false;
+}
+
 // Gives each rank equally many of the group's parameters.
-void place_group(Builder& builder, const Catalog& catalog, std::span<const int32_t> group) {
+void place_group(Builder& builder, const Catalog& catalog, const PlanOptions& options, std::span<const int32_t> group) {
   const std::vector<Parameter>& parameters = catalog.problem().parameters;
   const int32_t wave = builder.new_wave(Transport::kPadded);
   const size_t ranks = builder.ranks_of(catalog.first_matrix(group[0])).size();
@@ -48,9 +59,9 @@ void place_group(Builder& builder, const Catalog& catalog, std::span<const int32
     const bool real = slot < group.size();
     const int32_t p = group[std::min(slot, group.size() - 1)];
     const int32_t first_of_rank = group[std::min(slot / each * each, group.size() - 1)];
-    if (real && catalog.kind_of(p) != catalog.kind_of(first_of_rank)) {
-      base::fail("strategy grouped: a rank would mix '{}' and '{}' in the group of {}", parameters[first_of_rank].name,
-                 parameters[p].name, group.size());
+    if (real && !options.mixed_groups && catalog.kind_of(p) != catalog.kind_of(first_of_rank)) {
+      base::fail("strategy grouped: a rank would mix '{}' and '{}' in the group of {}; mixed groups allow that",
+                 parameters[first_of_rank].name, parameters[p].name, group.size());
     }
     for (int32_t i = 0; i < catalog.grid(p).count(); ++i) {
       const int32_t j = catalog.first_matrix(p) + i;
@@ -69,13 +80,15 @@ void place_group(Builder& builder, const Catalog& catalog, std::span<const int32
 
 }  // namespace
 
-Plan build_grouped(const Catalog& catalog, Padding padding) {
+Plan build_grouped(const Catalog& catalog, const PlanOptions& options, Padding padding) {
   const std::vector<int32_t> parameters = parameters_by_kind(catalog);
   Builder builder(catalog, Strategy::kGrouped, padding);
+  builder.post_all_first();
+  if (elements_travel(catalog)) builder.new_wave(Transport::kRagged);
   size_t begin = 0;
-  for (const int64_t size : group_sizes(catalog, parameters)) {
+  for (const int64_t size : group_sizes(catalog, parameters, options.groups)) {
     const auto count = static_cast<size_t>(size);
-    place_group(builder, catalog, std::span(parameters).subspan(begin, count));
+    place_group(builder, catalog, options, std::span(parameters).subspan(begin, count));
     begin += count;
   }
   return builder.take();
