@@ -40,7 +40,7 @@ says() {
 says '^  step +202 ms predicted'
 says '^  step +86\.8 ms predicted'
 says 'owner rank 0'
-says '^  global +4 +90\.5 ms'
+says '^  global +4 +1 +90\.5 ms'
 says '11 parameters.* 7 matrices'
 says 'global +[0-9]+ +yes'
 [ -s llama.html ] || fail "simulate --html wrote no report"
