@@ -184,6 +184,7 @@ TEST(ScratchCap, DefaultsToTheLeastThatTheModelNeeds) {
         add(problem, "c", {11264, 4096});
         PlanOptions options;
         options.waves = waves;
+        options.in_flight = ranks == 3 ? kAllInFlight : 0;
         if (ordered) options.order = {2, 0, 1};
         const Plan plan = make_plan(problem, options);
         const PlanSummary summary = summarize(problem, plan, options.cost);

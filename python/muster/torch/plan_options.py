@@ -17,7 +17,7 @@ _ALL = MAX_INT32  # kAllInFlight
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """How a step is planned, ``plan=`` of an optimizer: all ranks give the same. No option changes the bits of a step."""
+    """How a step is planned: ``plan=`` of an optimizer, the same on all ranks. It never changes the bits of a step."""
 
     strategy: str = "global"
     """"global" (default), or a schedule of another system, for comparison: "per_matrix", "chunked", "grouped",
@@ -28,18 +28,19 @@ class PlanOptions:
     """With "global", the most scratch per rank in MiB; 0: no limit. Default: 1024, or the least that the model needs if
     that is more."""
     groups: Sequence[int] | None = None
-    """With "grouped", the number of parameters of each group: [1, 10, 16, 16]. Default: a group per shape and layout."""
+    """With "grouped", the number of parameters of each group: [1, 10, 16, 16]. Default: a group per shape, layout."""
     mixed_groups: bool = False
     """With "grouped", a rank may own parameters of several shapes in one group. Default False: that is an error."""
     wave_order: Literal["small_first", "small_last"] | None = None
-    """With "global", which matrices are in the first waves. Default "small_first"; not with ``overlap=True``, where waves
-    follow the order of the gradients."""
+    """With "global", which matrices are in the first waves. Default "small_first"; not with ``overlap=True``, where
+    waves follow the order of the gradients."""
     elementwise: Literal["interleaved", "last", "first"] | None = None
     """With "global", in which waves AdamW and Lion update. Default "interleaved", in all of them; with ``overlap=True``
     only "last"."""
     in_flight: int | Literal["all"] | None = None
-    """How many waves arrive ahead of the one that computes, and leave behind it: 1 or more, or "all". Scratch grows with
-    it. Default: "grouped" all, "global" by predicted time and ``scratch_mib``, others and with ``overlap=True`` 1."""
+    """How many waves arrive ahead of the one that computes, and leave behind it: 1 or more, or "all". Scratch grows
+    with it. Default: "grouped" all, "global" by predicted time and ``scratch_mib``, else or with
+    ``overlap=True`` 1."""
     cost: str | os.PathLike[str] | None = None
     """The cost table: "cpu", "h200", or a file that ``muster tune`` wrote, which must say the same on all ranks. It is
     read whenever a plan is made. Default: the built-in table of the device."""

@@ -309,6 +309,17 @@ class Search {
   int64_t least_scratch_ = 0;
 };
 
+// The options on which the least scratch depends: "with 2 waves, all in flight ", or nothing.
+std::string condition(const PlanOptions& options) {
+  std::string text;
+  if (options.waves > 0) text = fmt::format("{} wave{}", options.waves, options.waves == 1 ? "" : "s");
+  if (options.in_flight > 0) {
+    if (!text.empty()) text += ", ";
+    text += (options.in_flight == kAllInFlight ? "all" : std::to_string(options.in_flight)) + " in flight";
+  }
+  return text.empty() ? text : "with " + text + " ";
+}
+
 }  // namespace
 
 Plan build_global(const Catalog& catalog, const CostModel& cost, const PlanOptions& options) {
@@ -316,10 +327,8 @@ Plan build_global(const Catalog& catalog, const CostModel& cost, const PlanOptio
   Search search(catalog, cost, options, cap);
   if (std::optional<Plan> plan = search.run()) return std::move(*plan);
   if (options.scratch_bytes) {
-    const std::string waves =
-        options.waves > 0 ? fmt::format("with {} wave{} ", options.waves, options.waves == 1 ? "" : "s") : "";
     throw InvalidArgument({fmt::format("scratch cap of {} MiB is too small: {}the least that works is {} MiB",
-                                       cap / kMiB, waves, mib(search.least_scratch())),
+                                       cap / kMiB, condition(options), mib(search.least_scratch())),
                            ErrorCode::kScratchCapTooSmall});
   }
   std::optional<Plan> plan = Search(catalog, cost, options, search.least_scratch()).run();
