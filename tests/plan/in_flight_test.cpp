@@ -126,6 +126,10 @@ TEST(InFlight, IsMoreWhereThatIsFaster) {
     EXPECT_LT(summarize(c.problem, chosen, c.options.cost).predicted_ns,
               summarize(c.problem, one, c.options.cost).predicted_ns)
         << seed;
+    // A cap that leaves no room for them is kept.
+    c.options.scratch_bytes = summarize(c.problem, one, c.options.cost).scratch_bytes_max;
+    const Plan capped = make_plan(c.problem, c.options);
+    EXPECT_LE(summarize(c.problem, capped, c.options.cost).scratch_bytes_max, *c.options.scratch_bytes) << seed;
   }
   EXPECT_GT(more, 5);
 }
