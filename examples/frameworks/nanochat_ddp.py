@@ -43,7 +43,8 @@ def set_hyperparameters(optimizer: muster.torch.NorMuon, step: int, steps: int) 
     warm = min(1.0, step / WARM_UP)
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * left
-    optimizer.param_groups[0]["momentum"] = 0.85 + warm * (0.95 - 0.85)
+        if group["algorithm"] != "adamw":
+            group["momentum"] = 0.85 + warm * (0.95 - 0.85)
 
 
 # [/schedule]

@@ -72,8 +72,8 @@ struct PlanOptions {
   std::vector<int64_t> groups{};
   /// kGrouped: true if a rank may own parameters of several kinds in one group; it orthogonalizes them kind by kind.
   bool mixed_groups = false;
-  /// kGlobal: the most scratch per rank; 0: no limit. Empty: kDefaultScratchBytes, or the least that the model needs if
-  /// that is more.
+  /// kGlobal: the most scratch per rank; 0: no limit. Empty: kDefaultScratchBytes, or 1.5 times the least that the
+  /// model needs if that least is more.
   std::optional<int64_t> scratch_bytes{};
   CostTable cost = CostTable::h200();  ///< describes the device that the ranks compute on
 };

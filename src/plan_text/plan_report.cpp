@@ -54,7 +54,7 @@ std::string shapes_text(std::span<const ShapeCount> shapes, size_t width) {
 std::string scratch_cap_text(int64_t scratch_cap, bool scratch_cap_raised) {
   if (scratch_cap == 0) return "no cap";
   return fmt::format("cap {}{}", bytes_text(scratch_cap),
-                     scratch_cap_raised ? ": the least that this model needs; more makes steps faster" : "");
+                     scratch_cap_raised ? ": 1.5 times the least that this model needs" : "");
 }
 
 int64_t zero_matrix_count(const PlanSummary& summary) {

@@ -38,8 +38,7 @@ std::vector<std::vector<ShapeCount>> count_shapes(const plan::Catalog& catalog, 
 // "48×768×768, 12×3072×768"; shapes that do not fit into `width` columns give way to "…".
 std::string shapes_text(std::span<const ShapeCount> shapes, size_t width);
 
-// "cap 1.00 GiB", "cap 1.62 GiB: the least that this model needs; more makes steps faster", "no cap". Both are as in
-// Plan.
+// "cap 1.00 GiB", "cap 1.62 GiB: 1.5 times the least that this model needs", "no cap". Both are as in Plan.
 std::string scratch_cap_text(int64_t scratch_cap, bool scratch_cap_raised);
 inline std::string scratch_cap_text(const Plan& plan) {
   return scratch_cap_text(plan.scratch_cap, plan.scratch_cap_raised);

@@ -38,7 +38,7 @@ TEST(PlanTable, SaysWhichScratchCapThePlanKeeps) {
   sample.plan.scratch_cap = 5 << 20;
   sample.plan.scratch_cap_raised = true;
   EXPECT_THAT(plan_table(sample.report(), {}),
-              HasSubstr("5.00 MiB at most (cap 5.00 MiB: the least that this model needs; more makes steps faster)"));
+              HasSubstr("5.00 MiB at most (cap 5.00 MiB: 1.5 times the least that this model needs)"));
 }
 
 TEST(PlanTable, ColoursOnlyOnRequest) {

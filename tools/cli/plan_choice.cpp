@@ -32,9 +32,10 @@ std::string strategy_names() {
 
 void add_scratch_option(CLI::App& command, std::string& value) {
   command
-      .add_option("--scratch-mib", value,
-                  "Most scratch per rank in MiB, for global; 0: no limit (default 1024, or the least that the model "
-                  "needs if that is more)")
+      .add_option(
+          "--scratch-mib", value,
+          "Most scratch per rank in MiB, for global; 0: no limit (default 1024, or 1.5 times the least that the model "
+          "needs if that is more)")
       ->type_name("M");
 }
 

@@ -87,8 +87,8 @@ class NorMuon(CheckpointedOptimizer):
             "per_matrix", "chunked", "grouped", "megabatch", "routed" or "layerwise".
         waves: the number of waves of a step, with "global". Default 0: chosen by predicted time and ``scratch_mib``.
         scratch_mib: the most memory per rank, in MiB, for messages and intermediate results, besides weights, gradients
-            and state; with "global". Less makes more waves. Default None: 1 GiB, or the least that the model needs, and
-            ``plan()`` says which. A value that is too small is a ValueError with the least value.
+            and state; with "global". Less makes more waves. Default None: 1 GiB, or 1.5 times the least that the
+            model needs if that least is more; ``plan()`` says which. A value that is too small is a ValueError with the least value.
         threads: threads per rank on the CPU. Default: torch.get_num_threads().
         graph: on CUDA, capture a step once and replay it. Default True; set False when debugging.
         seed: seed of stochastic rounding. Default 0.

@@ -25,8 +25,8 @@ class PlanOptions:
     waves: int = 0
     """With "global", the number of waves. Default 0: chosen by predicted time and ``scratch_mib``."""
     scratch_mib: int | None = None
-    """With "global", the most scratch per rank in MiB; 0: no limit. Default: 1024, or the least that the model needs if
-    that is more."""
+    """With "global", the most scratch per rank in MiB; 0: no limit. Default: 1024, or 1.5 times the least that
+    the model needs if that least is more."""
     groups: Sequence[int] | None = None
     """With "grouped", the number of parameters of each group: [1, 10, 16, 16]. Default: a group per shape, layout."""
     mixed_groups: bool = False

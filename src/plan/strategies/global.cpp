@@ -320,6 +320,10 @@ std::string condition(const PlanOptions& options) {
   return text.empty() ? text : "with " + text + " ";
 }
 
+// The default cap of a model that needs more than kDefaultScratchBytes. The least itself leaves no choice of waves:
+// with it moe-397b on 128 ranks takes 18.5 s in 1,001 waves, with half as much more 208 ms.
+int64_t raised_cap(int64_t least) { return least + least / 2; }
+
 }  // namespace
 
 Plan build_global(const Catalog& catalog, const CostModel& cost, const PlanOptions& options) {
@@ -331,8 +335,8 @@ Plan build_global(const Catalog& catalog, const CostModel& cost, const PlanOptio
                                        cap / kMiB, condition(options), mib(search.least_scratch())),
                            ErrorCode::kScratchCapTooSmall});
   }
-  std::optional<Plan> plan = Search(catalog, cost, options, search.least_scratch()).run();
-  if (!plan) throw Internal("no plan keeps the least scratch of one");
+  std::optional<Plan> plan = Search(catalog, cost, options, raised_cap(search.least_scratch())).run();
+  if (!plan) throw Internal("no plan keeps more scratch than the least");
   plan->scratch_cap_raised = true;
   return std::move(*plan);
 }
