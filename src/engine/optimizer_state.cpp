@@ -132,6 +132,8 @@ void Optimizer::Impl::load(const std::string& directory) {
     engine::load_checkpoint(directory, shards, *link_.host);
   } catch (const InvalidArgument&) {
     throw;  // nothing was changed
+  } catch (const ResourceError&) {
+    throw;  // nothing was changed: what fails later is a plain Error
   } catch (const Error& error) {
     path_->give_up(error.failure().within(fmt::format("loading \"{}\" broke off", directory)));
     throw;  // on every rank: they may try again

@@ -1,11 +1,13 @@
 // Training that stops on some ranks of one layout and goes on on others of another.
 #include <algorithm>
+#include <barrier>
 #include <filesystem>
 #include <fstream>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "support/problems.h"
 #include "support/training.h"
@@ -169,6 +171,31 @@ TEST(Resume, ADamagedCheckpointIsNamedAndChangesNothing) {
   };
   const test::RankMemory one = test::train(test::on_one_rank(training(on_three(), Strategy::kGlobal, 0, 2)))[0];
   EXPECT_EQ(test::difference(after.problem, test::train(after), one), "");
+}
+
+// A save or load that the machine refuses aborted the communicator, although nothing had been changed.
+TEST(Resume, AfterASaveAndALoadThatTheMachineRefused) {
+  const Directory directory;
+  test::Training t = training(on_three(), Strategy::kGlobal, 0, 2);
+  rlimit old{};
+  ::getrlimit(RLIMIT_NOFILE, &old);
+  const auto allow_files = [&](rlim_t most) {
+    rlimit limit = old;
+    limit.rlim_cur = most;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  };
+  std::barrier no_files(t.problem.ranks, [&]() noexcept { allow_files(0); });
+  std::barrier files_again(t.problem.ranks, [&]() noexcept { allow_files(old.rlim_cur); });
+  t.before = [&](Optimizer& optimizer) {
+    optimizer.save(directory.path);
+    no_files.arrive_and_wait();
+    EXPECT_THROW(optimizer.save(directory.path), ResourceError);
+    EXPECT_THROW(optimizer.load(directory.path), ResourceError);
+    files_again.arrive_and_wait();
+    optimizer.save(directory.path);
+  };
+  const test::RankMemory one = test::train(test::on_one_rank(training(on_three(), Strategy::kGlobal, 0, 2)))[0];
+  EXPECT_EQ(test::difference(t.problem, test::train(t), one), "");
 }
 
 }  // namespace

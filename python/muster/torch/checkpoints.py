@@ -217,7 +217,8 @@ class CheckpointedOptimizer(PlannedOptimizer):
                 complete, and is as it was if this call raises or the process dies.
 
         Raises:
-            ValueError: a rank could not write; on all ranks, with its number and the reason.
+            ValueError: a rank cannot write there; on all ranks, with its number and the reason.
+            ResourceError: a rank's machine failed, with a full disk for example; likewise. Training may go on.
             CommError: a rank was lost.
         """
         path = os.fsdecode(os.fspath(directory))
@@ -236,6 +237,7 @@ class CheckpointedOptimizer(PlannedOptimizer):
 
         Raises:
             ValueError: the checkpoint is damaged or of another model; on all ranks, with nothing changed.
+            ResourceError: a rank's machine failed before anything was changed; on all ranks.
             Error: a file changed after it was checked. The state may be partly loaded: load again.
             CommError: a rank was lost.
         """

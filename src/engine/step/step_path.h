@@ -69,12 +69,14 @@ class StepPath {
       break_off(what);
     }
   }
-  // Likewise, except for InvalidArgument: all ranks throw it before anything was changed.
+  // Likewise, except for InvalidArgument and ResourceError: all ranks throw them before anything was changed.
   template <typename Work>
   auto or_refuse(std::string_view what, Work work) {
     try {
       return work();
     } catch (const InvalidArgument&) {
+      throw;
+    } catch (const ResourceError&) {
       throw;
     } catch (...) {
       break_off(what);
