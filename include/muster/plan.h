@@ -126,7 +126,7 @@ struct Plan {
   std::vector<ElementShare> shares;            ///< who updates the elements of each family
   int64_t scratch_cap = 0;                     ///< bytes per rank, which kGlobal keeps; 0: none
   bool scratch_cap_raised = false;  ///< true if no cap was given and the model needs more than kDefaultScratchBytes
-  uint64_t hash = 0;                ///< covers the problem, the cost table, the version and all of the above
+  uint64_t hash = 0;  ///< covers the problem, the cost table, the version and what is above, but not scratch_cap_raised
 };
 
 /// Makes the plan. Throws InvalidArgument for a bad problem, cost table or option. If no number of waves meets a

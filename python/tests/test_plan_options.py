@@ -119,6 +119,7 @@ def test_ranks_with_different_tables_are_told_so(tmp_path: Path) -> None:
         ({"in_flight": 0}, "in_flight 0: expected 1 to 1048576, or 'all'"),
         ({"in_flight": "some"}, "in_flight 'some': expected 1 to 1048576, or 'all'"),
         ({"scratch_mib": -1}, "scratch_mib -1: expected a whole number from 0 to "),
+        ({"scratch_mib": 64, "strategy": "chunked"}, "scratch_mib 64: is for strategy 'global', not 'chunked'"),
         ({"groups": [1, 2]}, r"groups \[1, 2\]: is for strategy 'grouped', not 'global'"),
         ({"mixed_groups": True}, "mixed_groups True: is for strategy 'grouped', not 'global'"),
         ({"groups": [1, 0], "strategy": "grouped"}, r"groups \[1, 0\]: expected parameters per group"),
@@ -148,7 +149,7 @@ def test_an_option_is_given_once() -> None:
         muster.torch.NorMuon(weight, plan="global")
     with pytest.raises(ValueError, match="'plan' belongs to the optimizer as a whole"):
         muster.torch.NorMuon([{"params": weight, "plan": PlanOptions()}])
-    alone = muster.torch.NorMuon(weight, strategy="megabatch", scratch_mib=16)
+    alone = muster.torch.NorMuon(weight, strategy="megabatch")
     assert alone.plan(verbose=False)["strategy"] == "megabatch"
     assert copy.deepcopy(alone).plan(verbose=False)["strategy"] == "megabatch"
 

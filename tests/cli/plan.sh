@@ -131,7 +131,7 @@ table=$("$muster" plan moe-397b --mesh fsdp=64)
 grep -q '1.5 times the least that this model needs' <<<"$table" || fail "plan does not say that it raised the cap"
 grep -q '(cap 1.00 GiB)' <<<"$("$muster" plan gpt2-small --ranks 2)" || fail "plan does not say the default cap"
 plan none moe-397b --mesh fsdp=64 --scratch-mib 0
-holds "none['scratch_cap_bytes'] == 0 and none['scratch_bytes_max'] > usual['scratch_bytes_max']"
+holds "none['scratch_cap_bytes'] == 0 and none['scratch_bytes_max'] >= usual['scratch_bytes_max']"
 
 echo "== waves in flight, and groups that mix kinds"
 plan two llama-7b --mesh fsdp=16 --waves 12 --scratch-mib 0 --in-flight 2
@@ -143,6 +143,12 @@ holds 'two["scratch_bytes_max"] < whole["scratch_bytes_max"] and two["bytes_sent
 holds 'posted["rounds"] == 5 and posted["in_flight"] == 4 and mixed["rounds"] == 4'
 table=$("$muster" plan llama-7b --mesh fsdp=16 --waves 12 --scratch-mib 0 --in-flight 2)
 grep -q 'rounds, 2 in flight' <<<"$table" || fail "the table has no waves in flight"
+
+echo "== flags that a strategy would ignore, and sums that overflow"
+rejects "--scratch-mib 64: is for --strategy global" plan gpt2-small --ranks 2 --strategy chunked --scratch-mib 64
+rejects "--scratch-mib 64: is for --strategy global" simulate gpt2-small --ranks 2 --cluster h100-ib --strategy chunked --scratch-mib 64
+most=9223372036854775807
+rejects "do not sum" plan gpt2-small --ranks 2 --strategy grouped --mixed-groups --groups "$most,$most,9223370937343148105"
 
 echo "== bad flags"
 rejects "bogus" bogus

@@ -74,8 +74,12 @@ std::vector<PlanOptions> PlanChoice::list(const CostTable& cost) const {
 std::vector<PlanOptions> PlanChoice::list_for(const CostTable& cost) const {
   const std::vector<Strategy> strategies = parse_strategies(strategies_.empty() ? defaults_.strategies : strategies_);
   std::vector<int64_t> waves = parse_integers("--waves", waves_.empty() ? defaults_.waves : waves_, {0, kMaxWaves});
-  if (!waves_.empty() && std::ranges::find(strategies, Strategy::kGlobal) == strategies.end()) {
-    throw InvalidArgument(fmt::format("--waves {}: is for --strategy global, not {}", waves_, strategies_));
+  const std::optional<int64_t> scratch_bytes = parse_scratch(scratch_mib_);
+  if (std::ranges::find(strategies, Strategy::kGlobal) == strategies.end()) {
+    const std::string flag = !waves_.empty()                 ? "--waves " + waves_
+                             : scratch_bytes.value_or(0) > 0 ? "--scratch-mib " + scratch_mib_
+                                                             : "";
+    if (!flag.empty()) throw InvalidArgument(fmt::format("{}: is for --strategy global, not {}", flag, strategies_));
   }
   const std::vector<int32_t> in_flights = parse_in_flights("--in-flight", in_flight_.empty() ? "0" : in_flight_);
   const std::vector<int64_t> groups =
@@ -86,7 +90,7 @@ std::vector<PlanOptions> PlanChoice::list_for(const CostTable& cost) const {
                                       strategies_.empty() ? defaults_.strategies : strategies_));
   }
   PlanOptions common{.cost = cost};
-  common.scratch_bytes = parse_scratch(scratch_mib_);
+  common.scratch_bytes = scratch_bytes;
   std::vector<PlanOptions> out;
   for (const Strategy strategy : strategies) {
     common.strategy = strategy;

@@ -80,6 +80,9 @@ PlanOptions plan_options(const PlanArguments& arguments) {
   }
   if (!arguments.in_flight.empty()) options.in_flight = parse_in_flight("--in-flight", arguments.in_flight);
   options.scratch_bytes = parse_scratch(arguments.scratch_mib);
+  if (options.scratch_bytes.value_or(0) > 0) {
+    require_strategy("--scratch-mib " + arguments.scratch_mib, Strategy::kGlobal, options.strategy);
+  }
   if (!arguments.groups.empty()) {
     options.groups = parse_integers("--groups", arguments.groups, {1});
     require_strategy("--groups " + arguments.groups, Strategy::kGrouped, options.strategy);

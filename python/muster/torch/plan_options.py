@@ -82,7 +82,7 @@ class PlanOptions:
 
     def _for_one_strategy(self) -> list[tuple[str, Any]]:
         """Options that other strategies would ignore."""
-        keys = ("waves", "groups", "mixed_groups", "wave_order", "elementwise")
+        keys = ("waves", "scratch_mib", "groups", "mixed_groups", "wave_order", "elementwise")
         return [(key, getattr(self, key)) for key in keys]
 
 

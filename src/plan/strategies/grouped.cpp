@@ -32,9 +32,9 @@ std::vector<int64_t> group_sizes(const Catalog& catalog, const std::vector<int32
   if (sizes.empty()) {
     for (const KindCount& kind : count_kinds(catalog, parameters)) sizes.push_back(kind.number);
   }
-  int64_t sum = 0;
-  for (const int64_t size : sizes) sum = std::min(sum + size, int64_t{1} << 40);
-  if (sum != static_cast<int64_t>(parameters.size())) {
+  auto left = static_cast<int64_t>(parameters.size());
+  const bool fit = std::ranges::all_of(sizes, [&](int64_t size) { return size <= left && (left -= size, true); });
+  if (!fit || left > 0) {
     base::fail("strategy grouped: groups [{}] do not sum to the {} matrix parameters", fmt::join(sizes, ","),
                parameters.size());
   }
