@@ -40,12 +40,28 @@ def _refusal(**options) -> str:
         {"split_rows": [2**64]},
         {"split_columns": [-(2**64)]},
         {"view": [2**64, 1]},
+        {"split_rows": [2.7, 3.3]},
+        {"output_dim": 0.5},
     ],
 )
 def test_it_is_named_in_one_line(options: dict) -> None:
     """The text of the binding's TypeError, with its signatures in several lines, was the message."""
     (name,) = options
     assert name in _refusal(**options)
+
+
+def test_a_seed_of_numpy_counts_like_one_of_python() -> None:
+    """It was taken, and then stood for seed 0."""
+    numpy = pytest.importorskip("numpy")
+    weights = []
+    for seed in (7, numpy.int64(7), 0):
+        weight = nn.Parameter(torch.linspace(-1, 1, 512).bfloat16())
+        optimizer = muster.torch.NorMuon([("w", weight)], algorithm="adamw", bf16_weights="stochastic", seed=seed)
+        weight.grad = torch.ones(512, dtype=torch.bfloat16)
+        optimizer.step()
+        weights.append(weight.detach().clone())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
 
 
 def test_numbers_at_the_limits_are_taken() -> None:

@@ -128,7 +128,7 @@ def bare_name(name: str) -> str:
 
 
 def _sizes(name: str, key: str, values: Sequence[int] | None) -> list[int]:
-    return [whole_number(f"parameter '{name}': {key}", int(value), 0, MAX_INT64) for value in values or ()]
+    return [whole_number(f"parameter '{name}': {key}", value, 0, MAX_INT64) for value in values or ()]
 
 
 def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
@@ -228,7 +228,7 @@ def make_parameter(
         out.scale_shape = enum_value(_muster.ScaleShape, "scale_shape", group["scale_shape"])
     except ValueError as error:
         raise ValueError(f"parameter '{name}': {error}") from None
-    out.output_dim = whole_number(f"parameter '{name}': output_dim", int(group["output_dim"]), 0, 1)
+    out.output_dim = whole_number(f"parameter '{name}': output_dim", group["output_dim"], 0, 1)
     out.multiplier = float(group["lr_mul"])
     if not (math.isfinite(out.multiplier) and out.multiplier >= 0):
         raise ValueError(f"parameter '{name}': lr_mul {out.multiplier}: expected a number of at least 0")

@@ -84,7 +84,10 @@ class Options:
     @property
     def first_seed(self) -> int:
         """The seed, or 0 if it is one that check() refuses, on all ranks together."""
-        return self.seed if isinstance(self.seed, int) and 0 <= self.seed <= MAX_INT64 else 0
+        try:
+            return whole_number("seed", self.seed, *_RANGES["seed"])
+        except ValueError:
+            return 0
 
     @property
     def replicas_keep_state(self) -> bool:
