@@ -24,7 +24,7 @@ namespace muster::chaos {
 struct Fault {
   enum class Action {
     kKill,   // SIGKILL of the process, this long after the operation has begun
-    kStop,   // the same with SIGSTOP; whoever reads the line that it prints sends SIGCONT
+    kStop,   // the same with SIGSTOP; the driver reads the line that it prints, and sends SIGCONT
     kDelay,  // the rank sleeps this long
     kCrash,  // the rank throws
   };

@@ -99,7 +99,7 @@ class Trainee {
     optimizer_->synchronize();
   }
 
-  // Of all weights and state, whole. Collective.
+  // A fingerprint of all weights and state, whole. Collective.
   uint64_t hash() {
     base::Hash hash;
     for (const StateInfo& info : optimizer_->state()) {

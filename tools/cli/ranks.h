@@ -19,7 +19,7 @@ struct Reported {
   int status = 1;
 };
 
-// Of the processes that mpirun started, from the environment: MPI is not touched.
+// This process among those that mpirun started, read from the environment without calling MPI.
 struct Process {
   int rank = 0;
   int count = 0;  // 0: nobody ran mpirun

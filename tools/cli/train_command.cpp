@@ -204,7 +204,7 @@ class Teller {
   std::string heading_;
 };
 
-// Of the ranks of this process: each gathers all weights, and has a gradient of them per slot that it computes.
+// Memory for the ranks of this process: each gathers all weights, and has a gradient per slot that it computes.
 void require_memory(const TrainOutcome& outcome, const train::Corpus& corpus, const Ranks& processes) {
   train::ModelConfig model = outcome.recipe.model;
   model.vocabulary = corpus.vocabulary();

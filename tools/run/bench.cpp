@@ -87,7 +87,7 @@ class Contestant {
     result_.timelines = gather_timelines(communicator_, {begin_ns_, end_ns_, optimizer_->trace()});
   }
 
-  // Of all ranks together.
+  // Sums over all ranks.
   BenchResult result(const Contestant& first) {
     int64_t equal = 1;
     for (int32_t p = 0; p < static_cast<int32_t>(optimizer_->problem().parameters.size()); ++p) {
@@ -125,7 +125,7 @@ class Contestant {
   }
 
  private:
-  // Of this rank, as its program has them.
+  // Counts of this rank, as its program has them.
   void count_transfers() {
     const plan::Catalog catalog(optimizer_->problem());
     const Plan& plan = optimizer_->plan();

@@ -19,7 +19,7 @@ int64_t state_width(Algorithm algorithm) {
   return algorithm == Algorithm::kAdamW ? 2 * kNumber : kNumber;
 }
 
-// Of one optimizer. Replicas share the state.
+// Memory of one optimizer. Replicas share the state.
 int64_t weights_and_state(const Workload& workload, int32_t rank) {
   const Problem& problem = workload.problem();
   int64_t bytes = 0;

@@ -58,7 +58,7 @@ Workload::Workload(const Problem& problem, const WorkloadOptions& options) : pro
   }
 }
 
-// Of the values: one number a (parameter, step) and, where gradients are averaged, rank.
+// The seed of values: one per (parameter, step) and, where gradients are averaged, rank.
 uint64_t Workload::stream(int32_t parameter, int64_t step, int32_t rank) const {
   const uint64_t own = problem_.grad_sync && step >= 0 ? static_cast<uint64_t>(rank) + 1 : 0;
   uint64_t stream = mix(options_.seed + kGolden);

@@ -11,7 +11,7 @@
 
 namespace muster::sim {
 
-// Of the rank that creates most, in one step.
+// What the rank that creates most creates per step.
 struct Padding {
   int64_t tensors = 0;  // created; each is a launch
   int64_t bytes = 0;    // of these

@@ -52,7 +52,7 @@ class Trainer {
   void trace_next() { trace_ = true; }
   const run::Timeline& timeline() const { return timeline_; }
   int64_t steps() const { return optimizer_->steps(); }
-  // Of the text that is not learnt from, a token.
+  // Loss per token on the text that is held out.
   double held_out_loss();
 
   const Optimizer& optimizer() const { return *optimizer_; }

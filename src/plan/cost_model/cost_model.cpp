@@ -173,7 +173,7 @@ int64_t CostModel::workspace_bytes(const Matrix& m) const {
   int64_t bytes = aligned(n * byte_size(catalog_.problem().wire));     // the update as it travels
   bytes += n * std::max(kResultBytes, int64_t{table_.compute_bytes});  // the result, before it is rounded to that
   bytes += 2 * n * table_.compute_bytes;                               // copies that the iteration alternates between
-  // Of the size of the Gram matrix; before these, in their place, what the spectral cap takes for the largest sketch.
+  // Four Gram matrices, or the sketch of the spectral cap, which lies in their place before them.
   constexpr int64_t kSketch = 96;
   constexpr int64_t kPart = 128;
   const int64_t r = s > 1 ? std::min(kSketch, (s + 31) / 32 * 32) : 0;

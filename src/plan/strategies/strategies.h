@@ -15,7 +15,7 @@ enum class Padding : uint8_t { kZeros, kNone };
 Plan build_global(const Catalog& catalog, const CostModel& cost, const PlanOptions& options);
 Plan build_per_matrix(const Catalog& catalog);
 Plan build_chunked(const Catalog& catalog, Padding padding = Padding::kZeros);
-// Of the options only those of groups count.
+// Reads the options of groups alone.
 Plan build_grouped(const Catalog& catalog, const PlanOptions& options, Padding padding = Padding::kZeros);
 Plan build_megabatch(const Catalog& catalog, Padding padding = Padding::kZeros);
 Plan build_routed(const Catalog& catalog, Padding padding = Padding::kZeros);
