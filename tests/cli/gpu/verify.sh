@@ -24,14 +24,14 @@ echo "== one rank, recorded and not, with all gradients and without some"
 gives got "$muster" verify "$small" --ranks 1 --device cuda --strategy global --waves 0,2 --json
 holds "got$right and got['cases'] == 8"
 holds '{(c["graph"], c["missing"]) for c in got["case_table"]} == {(g, m) for g in (0, 1) for m in (0, 1)}'
-for coefficients in polar_express polar_express_safe polar_express_tight jordan; do
+for coefficients in polar_express polar_express_safe polar_express_tight capped3 capped4 jordan; do
   gives got "$muster" verify "$work/wide.model" --ranks 1 --device cuda --strategy global --waves 2 \
     --coefficients "$coefficients" --json
   holds "got$right or print('$coefficients')"
 done
 
 echo "== awkward spectra, recorded and not"
-for coefficients in polar_express polar_express_tight; do
+for coefficients in polar_express polar_express_tight capped3 capped4; do
   gives got "$muster" verify "$work/wide.model" --ranks 1 --layers 1 --device cuda --strategy global --waves 2 \
     --spectrum all --missing off --coefficients "$coefficients" --json
   holds "got$right and got['cases'] == 14"
@@ -52,6 +52,11 @@ if has_mpi && has_nccl; then
   for ranks in 1 3; do
     gives got on "$ranks" "$muster" verify "$work/wide.model" --ranks "$ranks" --device cuda --waves 0,2 --json
     holds "got$right and got['comm'] == 'nccl' and any(c['graph'] for c in got['case_table']) or print($ranks)"
+    for coefficients in capped3 capped4; do
+      gives got on "$ranks" "$muster" verify "$work/wide.model" --ranks "$ranks" --layers 1 --device cuda --waves 0,2 \
+        --strategy global,chunked --spectrum steep --coefficients "$coefficients" --json
+      holds "got$right and got['comm'] == 'nccl' or print($ranks, '$coefficients')"
+    done
   done
   # Small models: ranks that share a GPU wait for their turns, however little there is to do.
   for layout in "2 tp=2 $small" "3 tp=3 $small" "3 ep=3 $experts" "4 fsdp=2,tp=2 $small" \
