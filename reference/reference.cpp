@@ -167,11 +167,10 @@ Vector momentum_update(const MomentumOptions& options, const Vector& grad, Vecto
 Matrix capped(const Matrix& x, int64_t sketch) {
   if (x.rows > x.columns) return transpose(capped(transpose(x), sketch));
   constexpr double kLevel = 0.3;
-  constexpr double kFloor = 0x1p-18;
-  constexpr double kPoles[][2] = {{1.2722996494360383, 1.8420475500841025},  // shift, weight
-                                  {76.95985256091961, 10.621066831288788},
-                                  {3406.1718137886396, 70.65938229965762},
-                                  {206036.9419630009, 741.2751850451582}};
+  constexpr double kFloor = 0x1p-14;
+  constexpr double kPoles[][2] = {{1.5314329810549612, 2.1057724793059793},  // shift, weight
+                                  {128.00472036710346, 15.090007938080543},
+                                  {10699.185724281857, 176.00996502182198}};
   const int64_t r = std::min(x.rows, sketch);
   Matrix q = identity(r);
   if (x.rows > sketch) q = orth(multiply(x, orth(multiply(transpose(x), random_signs(x.rows, r)))));

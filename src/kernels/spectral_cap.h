@@ -42,20 +42,19 @@ MUSTER_HOST_DEVICE inline uint32_t sketch_signs(uint32_t row, uint32_t word) {
 
 // Below 1, because the values that stay decide the norm more than those that are capped.
 inline constexpr double kCapLevel = 0.3;
-// No singular value is divided by more than about 2^9 / kCapLevel: further down, rounding decides which direction is
-// which.
-inline constexpr double kCapFloor = 0x1p-18;
+// No singular value is divided by more than about 2^7 / kCapLevel. Rounding Q to bf16 leaves up to 2^-9 of a singular
+// value outside its span; what the cap leaves inside must be larger, or rounding decides where the singular vector is.
+inline constexpr double kCapFloor = 0x1p-14;
 // Keeps Gram matrices positive definite when they are singular but for rounding.
 inline constexpr double kGramRidge = 0x1p-22;
 
-// x^(-1/2) is the sum of weight / (x + shift), within 3 % for x from 1 to 1 + 1 / kCapFloor.
+// x^(-1/2) is the sum of weight / (x + shift), within 3.5 % for x from 1 to 1 + 1 / kCapFloor.
 struct Pole {
   double shift;
   double weight;
 };
-inline constexpr std::array<Pole, 4> kInverseRootPoles{{{1.2722996494360383, 1.8420475500841025},
-                                                        {76.95985256091961, 10.621066831288788},
-                                                        {3406.1718137886396, 70.65938229965762},
-                                                        {206036.9419630009, 741.2751850451582}}};
+inline constexpr std::array<Pole, 3> kInverseRootPoles{{{1.5314329810549612, 2.1057724793059793},
+                                                        {128.00472036710346, 15.090007938080543},
+                                                        {10699.185724281857, 176.00996502182198}}};
 
 }  // namespace muster::kernels

@@ -32,70 +32,131 @@ struct Small {
   }
 };
 
-// A column and a row of the matrix, for all threads. Two, so that one may be read while the next is written.
-template <int kR>
-struct Pivots {
-  float column[2][kR];
-  float row[2][kR];
-};
-
 // What is left of a matrix when its pivots are eliminated from top to bottom.
 enum class Eliminate : uint8_t {
-  kBelow,       // only rows below a pivot: the pivots, and below the diagonal the inverse of the unit lower factor
+  kBelow,       // only rows below a pivot: on and below the diagonal the inverse of the unit lower factor
   kEverywhere,  // Gauss-Jordan: the inverse
 };
 
-// Without branches per element: 36 of them per thread would not fit the instruction cache.
+// Rows are aligned for float4.
+using Block = float[kSide][kSide + 4];
+
+// Blocks of 16 x 16 for all threads: those of the row and the column of a pivot block, and its inverse.
+template <int kR>
+struct PivotBlocks {
+  Block inverse;  // of the unit lower factor with kBelow
+  Block row[Small<kR>::kOwn];
+  Block column[Small<kR>::kOwn];
+  float pivots[kR];
+};
+
+// Eliminates the pivots of one block, in the registers of one warp: lanes x and 16 + x have the upper and the lower half
+// of column x.
+template <Eliminate kWhere>
+__device__ void eliminate_block(const Block& from, Block& to, float* pivots) {
+  constexpr uint32_t kAll = 0xffffffff;
+  constexpr int kRows = kSide / 2;
+  const int x = static_cast<int>(threadIdx.x) % kSide;
+  const int half = static_cast<int>(threadIdx.x) - x;
+  const int top = half / kSide * kRows;
+  float a[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) a[i] = from[top + i][x];
+#pragma unroll
+  for (int k = 0; k < kSide; ++k) {
+    const int lanes = k / kRows * kSide;
+    const float inverse = __frcp_rn(__shfl_sync(kAll, a[k % kRows], lanes + k));
+    float pivot_row = __shfl_sync(kAll, a[k % kRows], lanes + x);
+    if (kWhere == Eliminate::kEverywhere) pivot_row = x == k ? inverse : pivot_row * inverse;
+    if (kWhere == Eliminate::kBelow && x == k) pivot_row = 1;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      float factor = __shfl_sync(kAll, a[i], half + k);
+      if (kWhere == Eliminate::kBelow) factor *= inverse;
+      const float eliminated = (x == k ? 0 : a[i]) - factor * pivot_row;
+      if (kWhere == Eliminate::kEverywhere) a[i] = top + i == k ? pivot_row : eliminated;
+      if (kWhere == Eliminate::kBelow && top + i > k) a[i] = eliminated;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int y = top + i;
+    if (kWhere == Eliminate::kEverywhere) {
+      to[y][x] = a[i];
+    } else {
+      to[y][x] = x < y ? a[i] : x == y ? 1.0F : 0.0F;
+      if (x == y) pivots[y] = a[i];
+    }
+  }
+}
+
+// Eliminates the pivots of a symmetric matrix, 16 at a time: one after the other they would take three times as long.
 template <Eliminate kWhere, int kR>
-__device__ void eliminate(Small<kR>& a, Pivots<kR>& shared) {
+__device__ void eliminate(Small<kR>& a, PivotBlocks<kR>& shared) {
   constexpr int kOwn = Small<kR>::kOwn;
+  constexpr bool kBelow = kWhere == Eliminate::kBelow;
   const int y = static_cast<int>(threadIdx.x) / kSide;
   const int x = static_cast<int>(threadIdx.x) % kSide;
-#pragma unroll
-  for (int part = 0; part < kOwn; ++part) {
 #pragma unroll 1
-    for (int i = 0; i < kSide; ++i) {
-      const int k = kSide * part + i;
-      float* const column = shared.column[i % 2];
-      float* const row = shared.row[i % 2];
-      if (x == i) {
+  for (int p = 0; p < kOwn; ++p) {
 #pragma unroll
-        for (int u = 0; u < kOwn; ++u) column[y + kSide * u] = a.v[u][part];
-      }
-      if (y == i) {
+    for (int u = 0; u < kOwn; ++u) {
 #pragma unroll
-        for (int w = 0; w < kOwn; ++w) row[x + kSide * w] = a.v[part][w];
-      }
-      __syncthreads();
-      const float inverse = 1 / row[k];
-      float factors[kOwn];
-      float pivot_row[kOwn];
-#pragma unroll
-      for (int u = 0; u < kOwn; ++u) {
-        const int at = y + kSide * u;
-        const bool skip = kWhere == Eliminate::kBelow ? at <= k : at == k;
-        factors[u] = skip ? 0 : column[at] * inverse;
-      }
-#pragma unroll
-      for (int w = 0; w < kOwn; ++w) pivot_row[w] = row[x + kSide * w];
-#pragma unroll
-      for (int u = 0; u < kOwn; ++u) {
-#pragma unroll
-        for (int w = 0; w < kOwn; ++w) a.v[u][w] -= factors[u] * pivot_row[w];
-      }
-      if (kWhere == Eliminate::kEverywhere && y == i) {
-#pragma unroll
-        for (int w = 0; w < kOwn; ++w) a.v[part][w] = pivot_row[w] * inverse;
-      }
-      if (x == i) {
-#pragma unroll
-        for (int u = 0; u < kOwn; ++u) {
-          const int at = y + kSide * u;
-          if (kWhere == Eliminate::kEverywhere ? at != k : at > k) a.v[u][part] = -factors[u];
-        }
-        if (kWhere == Eliminate::kEverywhere && y == i) a.v[part][part] = inverse;
+      for (int w = 0; w < kOwn; ++w) {
+        if (u == p) shared.row[w][y][x] = a.v[u][w];
+        if (!kBelow && w == p) shared.column[u][y][x] = a.v[u][w];
       }
     }
+    __syncthreads();
+    if (threadIdx.x < 32) eliminate_block<kWhere>(shared.row[p], shared.inverse, shared.pivots + p * kSide);
+    __syncthreads();
+    float row[kOwn] = {};
+#pragma unroll 4
+    for (int k = 0; k < kSide; ++k) {
+      const float factor = shared.inverse[y][k];
+#pragma unroll
+      for (int w = 0; w < kOwn; ++w) row[w] += factor * shared.row[w][k][x];
+    }
+    __syncthreads();  // all threads have read the row as it was
+#pragma unroll
+    for (int w = 0; w < kOwn; ++w) {
+      if (w == p) row[w] = shared.inverse[y][x];
+      shared.row[w][y][x] = row[w];
+      // What is left of the matrix is symmetric, so its column follows from its row.
+      if (kBelow) shared.column[w][x][y] = row[w] * __frcp_rn(shared.pivots[p * kSide + y]);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < kOwn; ++u) {
+#pragma unroll
+      for (int w = 0; w < kOwn; ++w) {
+        if (w == p && (!kBelow || u > p)) a.v[u][w] = 0;
+      }
+    }
+#pragma unroll 1
+    for (int k = 0; k < kSide; k += 4) {
+      float4 column[kOwn];
+#pragma unroll
+      for (int u = 0; u < kOwn; ++u) column[u] = *reinterpret_cast<const float4*>(&shared.column[u][y][k]);
+#pragma unroll
+      for (int w = 0; w < kOwn; ++w) {
+        const float own[4] = {shared.row[w][k][x], shared.row[w][k + 1][x], shared.row[w][k + 2][x],
+                              shared.row[w][k + 3][x]};
+#pragma unroll
+        for (int u = 0; u < kOwn; ++u) {
+          if (kBelow && u <= p) continue;
+          a.v[u][w] -= column[u].x * own[0] + column[u].y * own[1] + column[u].z * own[2] + column[u].w * own[3];
+        }
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kOwn; ++u) {
+#pragma unroll
+      for (int w = 0; w < kOwn; ++w) {
+        if (u == p) a.v[u][w] = row[w];
+      }
+    }
+    __syncthreads();  // all threads have read the row and the column
   }
 }
 
@@ -127,21 +188,15 @@ __device__ Ridge find_ridge(const LowerTriangle<kR>& gram) {
 
 template <int kR>
 __global__ void __launch_bounds__(kThreads) invert_cholesky_kernel(const InverseCholesky call) {
-  __shared__ Pivots<kR> shared;
+  __shared__ alignas(16) PivotBlocks<kR> shared;
   const LowerTriangle<kR> gram(call.gram, 1);
   const double ridge = find_ridge(gram).ridge;
   Small<kR> a;
   a.each([&](int i, int j, float& element) { element = static_cast<float>(gram.at(i, j) + (i == j ? ridge : 0.0)); });
   eliminate<Eliminate::kBelow>(a, shared);
-  __syncthreads();
-  float* const pivots = shared.column[0];
-  a.each([&](int i, int j, float& element) {
-    if (i == j) pivots[i] = 1 / sqrtf(element);
-  });
-  __syncthreads();
   float* const out = call.inverse + static_cast<int64_t>(blockIdx.y) * kSmallMatrices * kR * kR;
   a.each([&](int i, int j, float& element) {
-    const float value = j > i ? 0.0F : (j == i ? 1.0F : element) * pivots[i];
+    const float value = j > i ? 0.0F : element / sqrtf(shared.pivots[i]);
     out[i * kR + j] = call.scale * value;
   });
 }
@@ -157,14 +212,14 @@ __device__ double trace_of_product(const LowerTriangle<kR>& gram, double ridge, 
 }
 
 __constant__ const double kPoleShifts[kPoles] = {kInverseRootPoles[0].shift, kInverseRootPoles[1].shift,
-                                                 kInverseRootPoles[2].shift, kInverseRootPoles[3].shift};
+                                                 kInverseRootPoles[2].shift};
 __constant__ const double kPoleWeights[kPoles] = {kInverseRootPoles[0].weight, kInverseRootPoles[1].weight,
-                                                  kInverseRootPoles[2].weight, kInverseRootPoles[3].weight};
+                                                  kInverseRootPoles[2].weight};
 
 // Block 0 of a matrix inverts N, block 1 T / d + N, of which it keeps the trace, and one block each the poles'.
 template <int kR>
 __global__ void __launch_bounds__(kThreads, 2) invert_poles_kernel(const PoleInverses call) {
-  __shared__ Pivots<kR> shared;
+  __shared__ alignas(16) PivotBlocks<kR> shared;
   constexpr double kScale = 1.0 / (static_cast<double>(kBasisScale) * static_cast<double>(kBasisScale));
   const LowerTriangle<kR> n(call.n, kScale);
   const LowerTriangle<kR> t(call.t, kScale);
