@@ -38,7 +38,7 @@ struct TrainArguments {
   std::string mesh;
   std::string ranks;
   Ranks processes;
-  PlanChoice plans{{.strategies = "global", .waves = "0", .count = PlanChoice::Count::kOne}};
+  PlanChoice plan{{.strategies = "global", .waves = "0", .count = PlanChoice::Count::kOne}};
   std::string wave_order;
   std::string elementwise;
   std::string text;
@@ -80,13 +80,7 @@ std::string read_mesh(const TrainArguments& arguments) {
 }
 
 PlanOptions read_plan(const TrainArguments& arguments) {
-  const std::vector<PlanOptions> plans = arguments.plans.list(arguments.processes.cost());
-  if (plans.size() != 1) {
-    throw InvalidArgument(
-        fmt::format("--strategy, --waves, --in-flight: \"{}\" and \"{}\", but a training has one plan",
-                    plan_name(plans[0]), plan_name(plans[1])));
-  }
-  PlanOptions plan = plans.front();
+  PlanOptions plan = arguments.plan.one(arguments.processes.cost());
   const auto choose = [&](std::string_view flag, const std::string& text, auto names, auto& value) {
     if (text.empty()) return;
     const auto found = std::ranges::find(names, text, [](const auto& pair) { return std::string(pair.first); });
@@ -295,7 +289,7 @@ void add_train_command(CLI::App& app) {
       ->type_name("N");
   arguments->processes.add_to(command, "its share of the cores");
   command.get_option("--device")->description("cpu: the model of train runs on no other");
-  arguments->plans.add_to(command);
+  arguments->plan.add_to(command);
   command
       .add_option("--wave-order", arguments->wave_order,
                   "small_first (default) or small_last: which matrices go first, with global")
