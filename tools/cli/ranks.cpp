@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 
 #include "arguments.h"
-#include "comm/operation.h"
 #include "kernels/kernels.h"
 #include "muster/error.h"
 
@@ -167,10 +166,13 @@ CommOptions Ranks::comm_options() const {
   return {std::chrono::seconds(parse_integer("--timeout", timeout_, {1, 1'000'000}))};
 }
 
-std::string Ranks::with_timeout(const std::exception& error) const {
-  if (dynamic_cast<const CommError*>(&error) == nullptr || !comm::is_timeout(error.what())) return error_text(error);
-  return fmt::format("{} (--timeout {})", error.what(),
-                     std::chrono::duration_cast<std::chrono::seconds>(comm_options().timeout).count());
+Failure Ranks::with_timeout(const CommError& error) const {
+  Failure failure = error.failure();
+  if (failure.code == ErrorCode::kRankMissing) {
+    failure.text += fmt::format(" (--timeout {})",
+                                std::chrono::duration_cast<std::chrono::seconds>(comm_options().timeout).count());
+  }
+  return failure;
 }
 
 std::unique_ptr<Communicator> Ranks::start_mpi() const {
@@ -247,9 +249,10 @@ void Ranks::run_process(int32_t ranks, const Body& body) const {
     body(nccl ? *over_nccl : *processes, device);
     processes->barrier("end")->wait();  // reports a rank that died or stopped with its work done
   } catch (const std::exception& error) {
-    const std::string text = with_timeout(error);
-    if (over_nccl != nullptr) over_nccl->abort(error.what());
-    processes->abort(error.what());
+    const auto* comm_error = dynamic_cast<const CommError*>(&error);
+    const std::string text = comm_error != nullptr ? with_timeout(*comm_error).text : error_text(error);
+    if (over_nccl != nullptr) over_nccl->abort(text);
+    processes->abort(text);
     if (prints) report_error(text);
     over_nccl.reset();
     processes.reset();
