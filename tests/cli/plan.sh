@@ -218,5 +218,6 @@ echo "== a run that fails"
 status=0
 "$muster" plan gpt2-small --ranks 2 >/dev/full 2>"$work/stderr" || status=$?
 if ((status != 1)); then fail "a full disk: exit $status, not 1"; fi
+refuses 1 "--html: cannot write '/dev/full'" "$muster" plan gpt2-small --ranks 2 --html /dev/full
 
 finish

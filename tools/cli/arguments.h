@@ -43,13 +43,15 @@ std::string one_line(std::string_view text);
 // What an error says, with the flag in front if the library's code tells which.
 std::string error_text(const std::exception& error);
 
-// Runs `use`; an InvalidArgument that it throws gets the flag in front.
+// Runs `use`; an InvalidArgument or ResourceError that it throws gets the flag in front.
 template <typename Use>
 auto for_flag(std::string_view flag, Use use) {
   try {
     return use();
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(std::string(flag) + ": " + error.what());
+    throw InvalidArgument(error.failure().within(std::string(flag)));
+  } catch (const ResourceError& error) {
+    throw ResourceError(error.failure().within(std::string(flag)));
   }
 }
 
