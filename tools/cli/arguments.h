@@ -37,6 +37,9 @@ void add_json_flag(CLI::App& command, bool& value);
 // That a file could be written there, as far as its folder tells: what took minutes to measure should not be lost.
 void check_folder(std::string_view flag, const std::string& path);
 
+// "--waves 2", for errors; a long value is cut.
+std::string flag_text(std::string_view flag, std::string_view value);
+
 // One line that is safe on a terminal, whatever a name in it contained.
 std::string one_line(std::string_view text);
 

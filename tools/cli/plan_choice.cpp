@@ -97,14 +97,14 @@ std::vector<PlanOptions> PlanChoice::list_for(const CostTable& cost) const {
   };
   const std::vector<int64_t> waves =
       parse_integers("--waves", waves_.empty() ? defaults_.waves : waves_, {0, kMaxWaves});
-  if (!waves_.empty() && std::ranges::max(waves) > 0) require(Strategy::kGlobal, "--waves " + waves_);
+  if (!waves_.empty() && std::ranges::max(waves) > 0) require(Strategy::kGlobal, flag_text("--waves", waves_));
   const std::optional<int64_t> scratch_bytes = parse_scratch(scratch_mib_);
-  if (scratch_bytes.value_or(0) > 0) require(Strategy::kGlobal, "--scratch-mib " + scratch_mib_);
+  if (scratch_bytes.value_or(0) > 0) require(Strategy::kGlobal, flag_text("--scratch-mib", scratch_mib_));
   const std::vector<int32_t> in_flights = parse_in_flights(in_flight_.empty() ? "0" : in_flight_);
   std::vector<int64_t> groups;
   if (!groups_.empty()) {
     groups = parse_integers("--groups", groups_, {1});
-    require(Strategy::kGrouped, "--groups " + groups_);
+    require(Strategy::kGrouped, flag_text("--groups", groups_));
   }
   if (mixed_groups_) require(Strategy::kGrouped, "--mixed-groups");
   PlanOptions common{.cost = cost};
@@ -131,7 +131,7 @@ PlanOptions PlanChoice::one(const CostTable& cost) const {
   std::vector<PlanOptions> options = list(cost);
   if (options.size() != 1) {
     throw InvalidArgument(
-        fmt::format("--strategy, --waves, --in-flight: \"{}\" and \"{}\", but this command takes one plan",
+        fmt::format("--strategy, --waves, --in-flight: '{}' and '{}', but this command takes one plan",
                     plan_name(options[0]), plan_name(options[1])));
   }
   return std::move(options.front());

@@ -58,7 +58,7 @@ report::TextTable parameter_table(const std::vector<plan_text::ParameterRow>& ro
 void run(const PlanArguments& arguments) {
   const PlanOptions options = arguments.plan.one(CostTable::h200());
   if (arguments.parameters && !arguments.explain.empty()) {
-    throw InvalidArgument("--parameters and --explain " + arguments.explain + " exclude each other");
+    throw InvalidArgument("--parameters and " + flag_text("--explain", arguments.explain) + " exclude each other");
   }
   check_html(arguments.html);
   const Problem problem = arguments.model.load();

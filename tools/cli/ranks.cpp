@@ -13,8 +13,10 @@
 #include <fmt/format.h>
 
 #include "arguments.h"
+#include "base/text.h"
 #include "kernels/kernels.h"
 #include "muster/error.h"
+#include "plan_text/text.h"
 
 namespace muster::cli {
 namespace {
@@ -104,24 +106,24 @@ void Ranks::add_to(CLI::App& command, const std::string& threads) {
 
 void Ranks::check() const {
   if (device() != "cpu" && !cuda()) {
-    throw InvalidArgument(fmt::format("--device: \"{}\" is neither cpu nor cuda", device_));
+    throw InvalidArgument(fmt::format("--device: {} is neither cpu nor cuda", base::in_quotes(device_)));
   }
   if (cuda() && !cuda_available()) {
-    throw InvalidArgument("--device: \"cuda\" is not built in, or this machine has no GPU");
+    throw InvalidArgument("--device: 'cuda' is not built in, or this machine has no GPU");
   }
   if (comm() != "local" && comm() != "mpi" && comm() != "nccl") {
-    throw InvalidArgument(fmt::format("--comm: \"{}\" is none of local, mpi and nccl", comm_));
+    throw InvalidArgument(fmt::format("--comm: {} is none of local, mpi and nccl", base::in_quotes(comm_)));
   }
-  if (comm() == "nccl" && !cuda()) throw InvalidArgument("--comm: \"nccl\" is for --device cuda");
+  if (comm() == "nccl" && !cuda()) throw InvalidArgument("--comm: 'nccl' is for --device cuda");
   if (comm() == "nccl" && !nccl_available()) {
-    throw InvalidArgument("--comm: \"nccl\" is not built in, or libnccl is not there");
+    throw InvalidArgument("--comm: 'nccl' is not built in, or libnccl is not there");
   }
   if ((comm() == "mpi" || (comm() == "nccl" && this_process().count > 0)) && !mpi_available()) {
-    throw InvalidArgument(fmt::format("--comm: \"{}\" needs MPI, which is not built in", comm()));
+    throw InvalidArgument(fmt::format("--comm: '{}' needs MPI, which is not built in", comm()));
   }
   if (comm() == "local" && this_process().count > 1) {
     throw InvalidArgument(
-        fmt::format("--comm: \"local\" under mpirun would do everything {} times", this_process().count));
+        fmt::format("--comm: 'local' under mpirun would do everything {} times", this_process().count));
   }
   threads();
   comm_options();
@@ -233,8 +235,8 @@ void Ranks::run_process(int32_t ranks, const Body& body) const {
   if (ranks != 0 && size != ranks) {
     // All ranks know, and leave together.
     if (prints) {
-      report_error(fmt::format("--mesh: {} rank{}, but mpirun started {} process{}", ranks, ranks == 1 ? "" : "s", size,
-                               size == 1 ? "" : "es"));
+      report_error(fmt::format("--mesh: {}, but mpirun started {}", plan_text::counted_text(ranks, "rank"),
+                               plan_text::counted_text(size, "process", "processes")));
     }
     throw Reported{2};
   }
