@@ -16,10 +16,8 @@ enum class ErrorCode : uint8_t {
   kReplicaWeightsDiffer,    ///< InvalidArgument: replicas of parameter() start from different weights
   kReplicaGradientsDiffer,  ///< InvalidArgument: replicas of parameter() have different gradients
   kScratchCapTooSmall,      ///< InvalidArgument: no plan keeps PlanOptions::scratch_bytes
-  /// CommError: a rank had not arrived when the timeout passed. Set by communicators over a process group of PyTorch;
-  /// those of make_local_communicators, MPI and NCCL report it as kOther.
-  kRankMissing,
-  kResource,  ///< ResourceError: the machine failed
+  kRankMissing,             ///< CommError: a rank had not arrived when the timeout passed
+  kResource,                ///< ResourceError: the machine failed
 };
 
 /// What an error says. Kept where the error is thrown again later, or on another rank.

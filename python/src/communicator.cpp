@@ -44,13 +44,13 @@ Failure failure_of(const nb::python_error& error) {
 // Runs `work` with the GIL. An exception from Python makes the communicator unusable and becomes a CommError; one that
 // is no error, like KeyboardInterrupt, is passed on.
 template <typename Work>
-auto in_python(Fate& fate, std::string_view name, Work work) {
+auto in_python(Fate& fate, const std::string& name, Work work) {
   const nb::gil_scoped_acquire gil;
-  if (!fate.cause.empty()) throw CommError({comm::seen_by(name, fate.cause.text), fate.cause.code});
+  if (!fate.cause.empty()) throw CommError(comm::seen_by(name, fate.cause));
   try {
     return work();
   } catch (nb::python_error& error) {
-    fate.cause = failure_of(error).within(std::string(name));
+    fate.cause = failure_of(error).within(name);
     if (!error.matches(PyExc_Exception)) throw;
     throw CommError(fate.cause);
   }

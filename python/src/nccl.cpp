@@ -10,6 +10,7 @@
 #include <nanobind/stl/shared_ptr.h>
 
 #include "bindings.h"
+#include "comm/interruptible.h"
 #include "kernels/kernels.h"
 #include "muster/communicator.h"
 #include "muster/error.h"
@@ -65,6 +66,12 @@ NcclId to_id(const nb::bytes& bytes) {
   return id;
 }
 
+// Raises what a signal's handler raises, as KeyboardInterrupt. Python runs handlers in the main thread alone.
+void handle_signals() {
+  const nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
 std::shared_ptr<Communicator> make(const nb::bytes& bytes, int32_t rank, int32_t size, double timeout, int device) {
   const NcclId id = to_id(bytes);
   destroyers();  // this process owns it from now on
@@ -72,7 +79,8 @@ std::shared_ptr<Communicator> make(const nb::bytes& bytes, int32_t rank, int32_t
   {
     const nb::gil_scoped_release no_gil;
     kernels::use_cuda_device(device);
-    made = make_nccl_communicator(id, rank, size, {std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000))});
+    const CommOptions options{std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000))};
+    made = comm::make_interruptible(make_nccl_communicator(id, rank, size, options), handle_signals);
   }
   return {made.release(), [](Communicator* communicator) {
             const nb::gil_scoped_acquire gil;

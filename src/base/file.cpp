@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <fcntl.h>
-#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -42,11 +41,14 @@ bool is_machines_fault(int error) {
 
 }  // namespace
 
-void fail_system(const char* verb, const std::string& path) {
-  const int error = errno;
-  std::string text = fmt::format("cannot {} {}: {}", verb, path_text(path), std::generic_category().message(error));
-  if (is_machines_fault(error)) throw ResourceError(std::move(text));
+void fail_system(const char* verb, const std::string& path, std::error_code error) {
+  std::string text = fmt::format("cannot {} {}: {}", verb, path_text(path), error.message());
+  if (is_machines_fault(error.value())) throw ResourceError(std::move(text));
   throw InvalidArgument(std::move(text));
+}
+
+void fail_system(const char* verb, const std::string& path) {
+  fail_system(verb, path, std::error_code(errno, std::generic_category()));
 }
 
 File::File(std::string path, int flags, const char* verb) : path_(std::move(path)) {
@@ -122,11 +124,10 @@ void sync_directory(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) fail_system("open", path);
   const int result = ::fsync(descriptor);
-  const int error = errno;
+  const std::error_code error(errno, std::generic_category());
   ::close(descriptor);
-  errno = error;
   // Some file systems cannot sync a directory.
-  if (result != 0 && error != EINVAL) fail_system("write", path);
+  if (result != 0 && error.value() != EINVAL) fail_system("write", path, error);
 }
 
 }  // namespace muster::base

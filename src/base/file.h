@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <system_error>
 
 namespace muster::base {
 
@@ -37,7 +38,8 @@ class File {
 // Escaped and in quotes. Of a path longer than 240 bytes, the end, where the file's name is.
 std::string path_text(const std::string& path);
 
-// Throws ResourceError or InvalidArgument, as errno says: cannot <verb> '<path>': its text.
+// Throws ResourceError or InvalidArgument, as the error or errno says: cannot <verb> '<path>': its text.
+[[noreturn]] void fail_system(const char* verb, const std::string& path, std::error_code error);
 [[noreturn]] void fail_system(const char* verb, const std::string& path);
 
 // Makes the creation, renaming and removal of its files durable.

@@ -26,13 +26,15 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
-std::string in_quotes(std::string_view text) {
+std::string shortened(std::string_view text) {
   constexpr size_t kShown = 80;
   size_t end = std::min(text.size(), kShown);
   // Not in the middle of a UTF-8 character.
   while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return "'" + escaped(text.substr(0, end)) + (end < text.size() ? "...'" : "'");
+  return escaped(text.substr(0, end)) + (end < text.size() ? "..." : "");
 }
+
+std::string in_quotes(std::string_view text) { return "'" + shortened(text) + "'"; }
 
 void check_name(std::string_view name, std::string_view where, std::string_view what) {
   if (name.empty()) fail("{}: the {} is empty", where, what);

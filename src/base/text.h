@@ -23,7 +23,9 @@ template <typename... Args>
 // Control characters as \xNN, so that a message stays one line whatever a file holds.
 std::string escaped(std::string_view text);
 
-// Escaped and in single quotes; long text is cut.
+// Escaped; of text longer than 80 bytes, the beginning and "...".
+std::string shortened(std::string_view text);
+// The same in single quotes.
 std::string in_quotes(std::string_view text);
 
 // Lists in messages: all of a short one, the beginning of a long one.

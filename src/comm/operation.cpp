@@ -82,11 +82,10 @@ void check_options(const CommOptions& options) {
   }
 }
 
-std::string late(std::string_view name, std::span<const int32_t> ranks, std::chrono::milliseconds timeout) {
-  return fmt::format("{}: {} did not arrive within {} ms", name, rank_list(ranks), timeout.count());
+Failure late(std::string_view name, std::span<const int32_t> ranks, std::chrono::milliseconds timeout) {
+  return {fmt::format("{}: {} did not arrive within {} ms", name, rank_list(ranks), timeout.count()),
+          ErrorCode::kRankMissing};
 }
-
-bool is_timeout(std::string_view cause) { return cause.find(" within ") != std::string_view::npos; }
 
 std::string left(std::string_view name, std::span<const int32_t> ranks) {
   return fmt::format("{}: {} left", name, rank_list(ranks));
@@ -103,8 +102,8 @@ std::string names_differ(std::string_view name, int32_t rank, std::string_view o
 
 std::string aborted(int32_t rank, std::string_view reason) { return fmt::format("rank {} aborted: {}", rank, reason); }
 
-std::string seen_by(std::string_view name, const std::string& cause) {
-  return cause.find(name) == std::string::npos ? fmt::format("{}: {}", name, cause) : cause;
+Failure seen_by(const std::string& name, const Failure& cause) {
+  return cause.text.find(name) == std::string::npos ? cause.within(name) : cause;
 }
 
 std::string rank_list(std::span<const int32_t> ranks) {

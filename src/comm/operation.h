@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "muster/communicator.h"
+#include "muster/error.h"
 
 namespace muster::comm {
 
@@ -39,16 +40,14 @@ Clock::time_point deadline_after(std::chrono::milliseconds timeout);
 void check_options(const CommOptions& options);
 
 // Causes of a CommError. `name` is that of the operation.
-std::string late(std::string_view name, std::span<const int32_t> ranks, std::chrono::milliseconds timeout);
-// True for a cause that is a timeout: late(), and what backends say that do not know the rank.
-bool is_timeout(std::string_view cause);
+Failure late(std::string_view name, std::span<const int32_t> ranks, std::chrono::milliseconds timeout);
 std::string left(std::string_view name, std::span<const int32_t> ranks);
 std::string bytes_differ(std::string_view name, const Send& send, int32_t sender, int64_t expected);
 std::string names_differ(std::string_view name, int32_t rank, std::string_view other_name, int32_t other_rank);
 std::string aborted(int32_t rank, std::string_view reason);
 
 // The cause as the operation `name` reports it: with its own name in front if the cause lies elsewhere.
-std::string seen_by(std::string_view name, const std::string& cause);
+Failure seen_by(const std::string& name, const Failure& cause);
 
 // "rank 2", "ranks 0, 2, 3"
 std::string rank_list(std::span<const int32_t> ranks);

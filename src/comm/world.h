@@ -32,13 +32,13 @@ class WorldBase {
  protected:
   ~WorldBase() = default;
   // Throws the failure as the operation `name` reports it.
-  [[noreturn]] void raise(std::string_view name) const { throw CommError(seen_by(name, *failure_)); }
+  [[noreturn]] void raise(const std::string& name) const { throw CommError(seen_by(name, *failure_)); }
 
   std::mutex mutex_;  // abort() comes from any thread
   const std::chrono::milliseconds timeout_;
   int32_t rank_;
   int32_t size_;
-  std::optional<std::string> failure_;  // the first one stays
+  std::optional<Failure> failure_;  // the first one stays
 };
 
 template <typename World, typename OperationPointer>

@@ -1,3 +1,4 @@
+#include "base/text.h"
 #include "muster/error.h"
 #include "muster/group.h"
 
@@ -66,7 +67,7 @@ Coefficients coefficients(std::string_view name) {
   }
   std::string known;
   for (const Coefficients& set : all()) known += (known.empty() ? "" : ", ") + set.name;
-  throw InvalidArgument("coefficients \"" + std::string(name) + "\": expected one of " + known);
+  base::fail("coefficients {}: expected one of {}", base::in_quotes(name), known);
 }
 
 std::vector<std::string_view> coefficient_names() {

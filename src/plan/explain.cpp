@@ -121,7 +121,7 @@ void explain_elements(const Catalog& catalog, const Plan& plan, Explanation& out
 Explanation explain(const Problem& problem, const Plan& plan, const CostTable& cost, const std::string& parameter) {
   const auto at = std::find_if(problem.parameters.begin(), problem.parameters.end(),
                                [&](const Parameter& p) { return p.name == parameter; });
-  if (at == problem.parameters.end()) base::fail("no parameter is named '{}'", parameter);
+  if (at == problem.parameters.end()) base::fail("no parameter is named {}", base::in_quotes(parameter));
   const Catalog catalog(problem);
   Explanation out;
   out.parameter = static_cast<int32_t>(at - problem.parameters.begin());

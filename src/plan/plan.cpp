@@ -118,7 +118,7 @@ Strategy parse_strategy(std::string_view text) {
   }
   std::string all;
   for (const auto& [value, known] : kNames) all += (all.empty() ? "" : ", ") + std::string(known);
-  base::fail("strategy '{}' is none of {}", text, all);
+  base::fail("strategy {} is none of {}", base::in_quotes(text), all);
 }
 
 const std::vector<Strategy>& all_strategies() {

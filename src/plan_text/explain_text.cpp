@@ -80,9 +80,8 @@ std::string reason_off_holders(const MatrixExplanation& matrix, const Candidate&
 }
 
 std::string matrix_text(const PlanReport& report, const MatrixExplanation& matrix) {
-  std::string out =
-      fmt::format("{}×{}{}, wave {}, on {} holder{}", matrix.rows, matrix.columns, matrix.normuon ? ", NorMuon" : "",
-                  matrix.wave, matrix.holders, matrix.holders == 1 ? "" : "s");
+  std::string out = fmt::format("{}×{}{}, wave {}, on {}", matrix.rows, matrix.columns,
+                                matrix.normuon ? ", NorMuon" : "", matrix.wave, counted_text(matrix.holders, "holder"));
   if (matrix.replicas > 1) out += fmt::format(" ({} replicas)", matrix.replicas);
   if (matrix.candidates.empty()) return out + "\n";
   out += fmt::format(", owner rank {}{}\n", matrix.candidates.front().rank,

@@ -1,6 +1,5 @@
 #include "plan_text/parameter_table.h"
 
-#include <numeric>
 #include <set>
 
 #include <fmt/format.h>

@@ -88,9 +88,9 @@ class Table {
           fmt::format("{} × mean, {} × bound (largest matrix {})", bold(fmt::format("{:.3f}", s.imbalance())),
                       fmt::format("{:.3f}", s.over_bound()), time_text(s.largest_matrix_ns)));
     const int32_t ahead = report_.plan.in_flight;
-    field("exchange", fmt::format("{} collective{} in {} round{}{}", bold(grouped_text(s.collectives)),
-                                  s.collectives == 1 ? "" : "s", grouped_text(s.rounds), s.rounds == 1 ? "" : "s",
-                                  ahead > 1 ? fmt::format(", {} in flight", grouped_text(ahead)) : ""));
+    field("exchange",
+          fmt::format("{} in {}{}", bold(counted_text(s.collectives, "collective")), counted_text(s.rounds, "round"),
+                      ahead > 1 ? fmt::format(", {} in flight", grouped_text(ahead)) : ""));
     field("sent", fmt::format("{} in all, {} by the busiest rank; padding {}", bytes_text(s.bytes_sent_total),
                               bytes_text(s.bytes_sent_max),
                               s.padding_bytes > 0 ? styled("33", bytes_text(s.padding_bytes)) : "0 B"));

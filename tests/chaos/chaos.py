@@ -5,7 +5,7 @@
 A trial goes on from a checkpoint of undisturbed training, on other ranks and cut differently, and one or two ranks are
 killed, stopped, delayed or crash, in a given operation of a given phase. After it
 - every rank must have ended, within a limit that follows from the timeout: else it hangs;
-- no rank may have met another error than CommError;
+- no rank may have met another error than CommError, and a process of threads that nothing killed must exit with 0;
 - the checkpoint must load, be at least as new as the last save that had returned, and have the bits of undisturbed
   training after as many steps.
 A trial that fails prints its seed, and --seed repeats it.
@@ -112,6 +112,10 @@ class Launch:
         for timer in self._timers:
             timer.cancel()
 
+    def status(self) -> int:
+        """The exit status, once they are over; 0 if it says nothing about the ranks."""
+        return 0
+
 
 class Command(Launch):
     """Threads of a process, or processes of mpirun."""
@@ -134,6 +138,10 @@ class Command(Launch):
             return False
         self._thread.join(10)
         return True
+
+    def status(self) -> int:
+        # That of mpirun is not zero if a rank was killed, and with --enable-recovery zero if another rank failed.
+        return self._process.wait() if self.trial.comm == "local" else 0
 
     def end(self) -> None:
         if self._process.poll() is None:
@@ -244,7 +252,7 @@ class Programs:
         plain.comm = "gloo" if trial.comm == "gloo" else "local"
         launch = self.start(plain, directory, trial.begin)
         try:
-            if not launch.wait(SLACK) or sum(" done" in line for line in launch.lines) != 2:
+            if not launch.wait(SLACK) or launch.status() != 0 or sum(" done" in line for line in launch.lines) != 2:
                 raise Failed("undisturbed training fails\n" + "\n".join(launch.lines))
         finally:
             launch.end()
@@ -300,20 +308,22 @@ def run_trial(programs: Programs, trial: Trial, totals: Counter[str]) -> None:
             if not launch.wait(limit):
                 totals["hangs"] += 1
                 raise Failed(f"hangs: not over after {limit:.0f} s")
-            judge(programs, trial, directory, launch.lines, totals)
+            judge(programs, trial, directory, launch, totals)
         except Failed as failed:
             raise Failed(f"{failed}\n" + "\n".join(launch.lines)) from None
         finally:
             launch.end()
 
 
-def judge(programs: Programs, trial: Trial, directory: Path, lines: list[str], totals: Counter[str]) -> None:
-    text = "\n".join(lines)
+def judge(programs: Programs, trial: Trial, directory: Path, launch: Launch, totals: Counter[str]) -> None:
+    text = "\n".join(launch.lines)
     if re.search(r"^rank \d+: wrong ", text, re.M):
         raise Failed("an error other than CommError")
     struck = "struck" in text
     totals["struck"] += struck
     killed = {int(fault.split(":")[0]) for fault in trial.faults if ":kill:" in fault}
+    if launch.status() not in ([0, -signal.SIGKILL] if struck and killed else [0]):
+        raise Failed(f"exit status {launch.status()}")
     for rank in range(trial.ranks):
         ended = re.search(rf"^rank {rank}: (done|lost) ?(.*)$", text, re.M)
         if ended is None and not (struck and killed and (trial.comm == "local" or rank in killed)):

@@ -27,9 +27,9 @@ for name in plan presets bench verify simulate train tune info; do
 done
 
 echo "== misspelt words"
-refuses 2 "\"pln\" is not a command; did you mean 'plan'?" "$muster" pln gpt2-small
-refuses 2 "\"bnech\" is not a command; did you mean 'bench'?" "$muster" help bnech
-refuses 2 '"frobnicate" is not a command; see muster help' "$muster" frobnicate
+refuses 2 "'pln' is not a command; did you mean 'plan'?" "$muster" pln gpt2-small
+refuses 2 "'bnech' is not a command; did you mean 'bench'?" "$muster" help bnech
+refuses 2 "'frobnicate' is not a command; see muster help" "$muster" frobnicate
 refuses 2 "--scrach-mib: muster plan has no such flag; did you mean '--scratch-mib'?" \
   "$muster" plan gpt2-small --ranks 2 --scrach-mib 5
 refuses 2 "did you mean '--strategy'?" "$muster" bench gpt2-small --ranks 2 --stratgey=global

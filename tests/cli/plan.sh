@@ -168,8 +168,10 @@ done
 rejects "fsdp" plan gpt2-small --mesh fsdp=2,fsdp=2
 rejects "sideways" plan gpt2-small --mesh sideways=2
 rejects "sometimes" plan gpt2-small --ranks 2 --strategy sometimes
-for waves in -1 x 99999999999; do rejects "--waves" plan gpt2-small --ranks 2 --waves "$waves"; done
-rejects "waves" plan gpt2-small --ranks 2 --strategy chunked --waves 2
+# `plan` had a limit of its own, and the library's message for what it let through does not name the flag.
+for waves in -1 x 1048577 99999999999; do rejects "--waves" plan gpt2-small --ranks 2 --waves "$waves"; done
+rejects "--waves 2: is for --strategy global, not chunked" plan gpt2-small --ranks 2 --strategy chunked --waves 2
+rejects "'global, 1 wave' and 'global, 2 waves', but this command takes one plan" plan gpt2-small --ranks 2 --waves 1,2
 for waves in -1 x 99999999999; do rejects "--in-flight" plan gpt2-small --ranks 2 --in-flight "$waves"; done
 for mib in -1 x 9223372036854775807; do rejects "--scratch-mib" plan gpt2-small --ranks 2 --scratch-mib "$mib"; done
 rejects "--scratch-mib: scratch cap of 1 MiB" plan gpt2-small --ranks 2 --scratch-mib 1
@@ -216,5 +218,6 @@ echo "== a run that fails"
 status=0
 "$muster" plan gpt2-small --ranks 2 >/dev/full 2>"$work/stderr" || status=$?
 if ((status != 1)); then fail "a full disk: exit $status, not 1"; fi
+refuses 1 "--html: cannot write '/dev/full'" "$muster" plan gpt2-small --ranks 2 --html /dev/full
 
 finish

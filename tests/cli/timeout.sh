@@ -7,7 +7,7 @@ tiny=(--layers 1 --width 16 --heads 2 --context 16 --batch 8 --slots 4 --threads
 
 echo "== bad values"
 refuses 2 '--timeout: 0' "$muster" train "${tiny[@]}" --timeout 0
-refuses 2 '--timeout: "soon"' "$muster" bench "$small" --timeout soon
+refuses 2 "--timeout: 'soon'" "$muster" bench "$small" --timeout soon
 refuses 2 '--timeout: -1' "$muster" verify "$small" --timeout=-1
 refuses 2 '--timeout: 3' "$muster" tune --timeout 3000000 -o "$work/cost.json"
 gives one "$muster" train "${tiny[@]}" --steps 2 --ranks 2 --timeout 60

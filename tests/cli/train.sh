@@ -148,20 +148,20 @@ grep -qF 'p = ' <<<"$("$muster" train "${tiny[@]}" --runs 2 --target 4.2)" || fa
 echo "== bad input"
 refuses 2 '--ranks' "$muster" train --ranks 0
 refuses 2 '--ranks 2 and --mesh' "$muster" train --ranks 2 --mesh fsdp=2
-refuses 2 '--mesh: "tp"' "$muster" train "${tiny[@]}" --mesh tp=2
-refuses 2 '--optimizer: "sgd"' "$muster" train --optimizer sgd
+refuses 2 "--mesh: 'tp'" "$muster" train "${tiny[@]}" --mesh tp=2
+refuses 2 "--optimizer: 'sgd'" "$muster" train --optimizer sgd
 refuses 2 '--attention' "$muster" train --attention latent
-refuses 2 '--gates: "yes"' "$muster" train --gates yes
+refuses 2 "--gates: 'yes'" "$muster" train --gates yes
 refuses 2 '--heads: 3' "$muster" train --heads 3
 refuses 2 '--slots: 5' "$muster" train --slots 5
 refuses 2 '--steps' "$muster" train --steps 0
-refuses 2 '--schedule: "step"' "$muster" train --schedule step
+refuses 2 "--schedule: 'step'" "$muster" train --schedule step
 refuses 2 '--cooldown: 0.2 is for --schedule cooldown' "$muster" train --cooldown 0.2
 refuses 2 '--extension: 40 steps at --final-lr 0' "$muster" train --extension 40
 refuses 2 '--eval-every' "$muster" train --eval-every 0
-refuses 2 '--wo-axis: "longer"' "$muster" train --wo-axis longer
+refuses 2 "--wo-axis: 'longer'" "$muster" train --wo-axis longer
 refuses 2 '--down-lr-mul: -1' "$muster" train --down-lr-mul=-1
-refuses 2 '--lr: "fast"' "$muster" train --lr fast
+refuses 2 "--lr: 'fast'" "$muster" train --lr fast
 refuses 2 '--lr: -1' "$muster" train --lr=-1
 refuses 2 '--coefficients' "$muster" train --coefficients none
 refuses 2 '--strategy' "$muster" train --strategy fastest
@@ -169,7 +169,7 @@ refuses 2 '--strategy' "$muster" train --strategy global,chunked
 refuses 2 '--wave-order' "$muster" train --wave-order large_first
 refuses 2 '--elementwise last: is for --strategy global' "$muster" train --elementwise last --strategy chunked
 refuses 2 '--target' "$muster" train --target 3
-refuses 2 '--target: "low"' "$muster" train --runs 2 --target low
+refuses 2 "--target: 'low'" "$muster" train --runs 2 --target low
 refuses 2 '--runs' "$muster" train --runs none
 refuses 2 '--save' "$muster" train --runs 2 --save "$work/saved"
 refuses 2 '--save-every' "$muster" train --save-every 5

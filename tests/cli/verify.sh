@@ -111,13 +111,13 @@ refuses 2 '--steps' "$muster" verify "$small" --ranks 2 --steps 0
 refuses 2 '--wire' "$muster" verify "$small" --ranks 2 --wire f16
 refuses 2 '--comm' "$muster" verify "$small" --ranks 2 --comm pigeon
 refuses 2 'is for --device cuda' "$muster" verify "$small" --ranks 2 --comm nccl
-refuses 2 '--device: "tpu"' "$muster" verify "$small" --ranks 2 --device tpu
-refuses 2 '--device: "tpu"' "$muster" verify "$small" --ranks 2 --device tpu --comm nccl
+refuses 2 "--device: 'tpu'" "$muster" verify "$small" --ranks 2 --device tpu
+refuses 2 "--device: 'tpu'" "$muster" verify "$small" --ranks 2 --device tpu --comm nccl
 refuses 2 '--graph' "$muster" verify "$small" --ranks 2 --graph on
 refuses 2 '--graph' "$muster" verify "$small" --ranks 2 --graph maybe
 refuses 2 '--missing' "$muster" verify "$small" --ranks 2 --missing on,on
-refuses 2 '--spectrum: "flat"' "$muster" verify "$small" --ranks 2 --spectrum steep,flat
-refuses 2 '--spectrum: ""' "$muster" verify "$small" --ranks 2 --spectrum steep,
+refuses 2 "--spectrum: 'flat'" "$muster" verify "$small" --ranks 2 --spectrum steep,flat
+refuses 2 "--spectrum: ''" "$muster" verify "$small" --ranks 2 --spectrum steep,
 refuses 2 'twice' "$muster" verify "$small" --ranks 2 --spectrum steep,equal,steep
 refuses 2 '--coefficients' "$muster" verify "$small" --ranks 2 --coefficients magic
 if ! has_gpu; then

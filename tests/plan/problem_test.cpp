@@ -130,6 +130,9 @@ TEST(Plans, RefuseBadOptions) {
   options = {};
   options.scratch_bytes = 1 << 20;
   refused(options, "scratch cap of 1 MiB is too small: the least that works is 6 MiB");
+  // Was "0 MiB", which means no limit.
+  options.scratch_bytes = 1000;
+  refused(options, "scratch cap of 1000 bytes is too small: the least that works is 6 MiB");
   options = {};
   options.cost.memory_mbps = 0;
   refused(options, "memory_mbps 0");

@@ -68,7 +68,16 @@ TEST_F(WriteFile, NamesThePathItCannotWrite) {
 TEST_F(WriteFile, WritesIntoDevices) {
   write_file("/dev/null", "text");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
-  EXPECT_THROW(write_file("/dev/full", "text"), Error);
+}
+
+// A full disk was no ResourceError, and one that was full at once was an InvalidArgument.
+TEST_F(WriteFile, OnAFullDiskIsTheMachinesFault) {
+  try {
+    write_file("/dev/full", "text");
+    FAIL() << "wrote on a full disk";
+  } catch (const ResourceError& error) {
+    EXPECT_STREQ(error.what(), "cannot write '/dev/full': No space left on device");
+  }
 }
 
 }  // namespace

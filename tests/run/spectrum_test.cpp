@@ -145,7 +145,7 @@ TEST(Spectrum, HasAName) {
   EXPECT_EQ(all_spectra().size(), 7U);
   for (const Spectrum spectrum : all_spectra()) EXPECT_EQ(parse_spectrum(name(spectrum)), spectrum);
   EXPECT_THAT([] { parse_spectrum("flat"); },
-              testing::ThrowsMessage<InvalidArgument>(testing::StartsWith("\"flat\" is none of normal, decaying")));
+              testing::ThrowsMessage<InvalidArgument>(testing::StartsWith("'flat' is none of normal, decaying")));
 }
 
 }  // namespace

@@ -3,26 +3,16 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <stdexcept>
-
-#include <fmt/format.h>
 
 #include "plan/replicas.h"
 #include "support/check_scratch.h"
+#include "support/check_statistics.h"
 #include "support/oracle.h"
+#include "support/violation.h"
 
 namespace muster::test {
 
 namespace {
-
-struct Violation : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-template <typename... Args>
-void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
-  if (!holds) throw Violation(fmt::format(format, std::forward<Args>(args)...));
-}
 
 // Visits the offsets of a segment in the holder's shard and in the matrix, element by element.
 template <typename Visit>
@@ -54,7 +44,7 @@ class Checker {
     }
     check_arrivals();
     check_returns();
-    check_lines();
+    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) statistics_.check(j, orthogonalizers(j));
     check_summary();
   }
 
@@ -167,7 +157,7 @@ class Checker {
         deliver(message, r, message.peer, w, in);
       }
       for (const plan::Segment& segment : all[r].local) deliver(segment, r, r, w, in);
-      for (const plan::LineSegment& lines : all[r].local_lines) deliver(lines, r, r, w, in);
+      for (const plan::LineSegment& lines : all[r].local_lines) statistics_.add(lines, {r, r, w}, in);
     }
     require(sends == receives, "wave {}: {} messages sent, {} waited for", w, sends, receives);
   }
@@ -207,7 +197,7 @@ class Checker {
       require(lines.offset % 4 == 0, "wave {}: a line segment is not aligned", w);
       end = lines.offset + lines.part.count * 4;
       require(end <= message.bytes, "wave {}: a segment ends beyond its message", w);
-      deliver(lines, from, to, w, in);
+      statistics_.add(lines, {from, to, w}, in);
       bytes += lines.part.count * 4;
     }
     for (const plan::Segment& segment : message.segments) {
@@ -232,22 +222,6 @@ class Checker {
   bool sums_replicas(int32_t j) const { return problem_.grad_sync && copies_[j] > 1; }
   bool returns_weights(int32_t j) const { return sums_replicas(j) && copies_[j] == holders_[j]; }
 
-  void deliver(const plan::LineSegment& lines, int32_t from, int32_t to, int32_t w, bool in) {
-    require(plan_.wave[lines.matrix] == w, "the statistics of matrix {} move in wave {}", lines.matrix, w);
-    const int32_t holder = in ? from : to;
-    const int32_t assembler = in ? to : from;
-    const plan::NormuonStatistics* const statistics = catalog_.statistics(lines.parameter);
-    require(statistics != nullptr, "parameter {} has no statistics that move", lines.parameter);
-    const layout::Partition& partition = statistics->partition();
-    const int32_t position = partition.position_of(holder);
-    require(position >= 0, "rank {} keeps no statistics of matrix {}", holder, lines.matrix);
-    for (int64_t i = 0; i < lines.part.count; ++i) {
-      const int64_t place = lines.part.held + i;
-      require(place < partition.local_elements(position), "line {} of the statistics of rank {}", place, holder);
-      ++(in ? lines_in_ : lines_out_)[{lines.matrix, lines.part.line + i}][{holder, assembler}];
-    }
-  }
-
   // The ranks that orthogonalize a matrix: those where all of it arrives, or of those that gather only to send, its
   // owner.
   std::vector<int32_t> orthogonalizers(int32_t j) {
@@ -261,45 +235,6 @@ class Checker {
     for (const auto& [pair, count] : arrived_[{catalog_.parameter_of(j), j, matrices_[j][0]}])
       ranks.insert(pair.second);
     return {ranks.begin(), ranks.end()};
-  }
-
-  // Every rank that orthogonalizes a matrix has each line once; every rank that keeps a line gets it back once, from
-  // one of those.
-  void check_lines() {
-    for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
-      const plan::NormuonStatistics* const statistics = catalog_.statistics(catalog_.parameter_of(j));
-      const plan::Matrix& m = catalog_.class_at(j).matrix;
-      if (statistics == nullptr || !m.normuon) continue;
-      std::map<int64_t, std::set<int32_t>> keepers;  // by line
-      for (int32_t position = 0; position < statistics->partition().positions(); ++position) {
-        const plan::NormuonStatistics::Part part = statistics->part_of(catalog_.index_in_parameter(j), position);
-        for (int64_t i = 0; i < part.count; ++i) {
-          keepers[part.line + i].insert(statistics->partition().rank(position));
-        }
-      }
-      for (int64_t line = 0; line < m.lines(); ++line) {
-        std::map<int32_t, int32_t> arrived;  // by assembler
-        for (const auto& [pair, count] : lines_in_[{j, line}]) arrived[pair.second] += count;
-        require(arrived.contains(plan_.owner[j]), "line {} of matrix {} does not reach its owner", line, j);
-        for (const auto& [rank, count] : arrived) {
-          require(count == 1, "line {} of matrix {} reaches rank {} {} times", line, j, rank, count);
-        }
-        for (const int32_t rank : orthogonalizers(j)) {
-          require(arrived.contains(rank), "line {} of matrix {} does not reach rank {}", line, j, rank);
-        }
-        std::map<int32_t, int32_t> returned;  // by keeper
-        for (const auto& [pair, count] : lines_out_[{j, line}]) {
-          require(arrived.contains(pair.second), "line {} of matrix {} comes back from rank {}", line, j, pair.second);
-          returned[pair.first] += count;
-        }
-        require(returned.size() == keepers[line].size(), "line {} of matrix {} returns to {} of {} ranks", line, j,
-                returned.size(), keepers[line].size());
-        for (const auto& [rank, count] : returned) {
-          require(count == 1 && keepers[line].contains(rank), "line {} of matrix {} returns to rank {} {} times", line,
-                  j, rank, count);
-        }
-      }
-    }
   }
 
   // Writes down which element came from where, in both buffers' coordinates.
@@ -475,14 +410,11 @@ class Checker {
   std::vector<Traffic> ranks_;
   std::map<int32_t, std::vector<int32_t>> owners_;  // of a matrix, where every replica has one
   ScratchCheck scratch_{{problem_, options_, catalog_, plan_, shards_, matrices_, copies_, holders_}};
+  StatisticsCheck statistics_{catalog_, plan_};
   // By parameter, matrix and element: how often between which holder and assembler.
   using Element = std::tuple<int32_t, int32_t, int64_t>;
   std::map<Element, std::map<std::pair<int32_t, int32_t>, int32_t>> arrived_;
   std::map<Element, std::map<std::pair<int32_t, int32_t>, int32_t>> returned_;
-  // The same of statistics, by matrix and line.
-  using Line = std::pair<int32_t, int64_t>;
-  std::map<Line, std::map<std::pair<int32_t, int32_t>, int32_t>> lines_in_;
-  std::map<Line, std::map<std::pair<int32_t, int32_t>, int32_t>> lines_out_;
 };
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/file.h"
+#include "base/text.h"
 #include "muster/group.h"
 
 namespace muster::cli {
@@ -15,10 +17,11 @@ int64_t parse_integer(std::string_view flag, std::string_view text, Range range)
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = end == text.data() + text.size() && !text.empty();
   if (error == std::errc::invalid_argument || !whole) {
-    throw InvalidArgument(fmt::format("{}: \"{}\" is not an integer", flag, text));
+    throw InvalidArgument(fmt::format("{}: {} is not an integer", flag, base::in_quotes(text)));
   }
   if (error == std::errc::result_out_of_range || value < range.low || value > range.high) {
-    throw InvalidArgument(fmt::format("{}: {} is not between {} and {}", flag, text, range.low, range.high));
+    throw InvalidArgument(
+        fmt::format("{}: {} is not between {} and {}", flag, base::shortened(text), range.low, range.high));
   }
   return value;
 }
@@ -36,7 +39,7 @@ std::vector<int64_t> parse_integers(std::string_view flag, std::string_view text
 bool parse_switch(std::string_view flag, std::string_view text) {
   if (text == "on") return true;
   if (text == "off") return false;
-  throw InvalidArgument(fmt::format("{}: \"{}\" is neither on nor off", flag, text));
+  throw InvalidArgument(fmt::format("{}: {} is neither on nor off", flag, base::in_quotes(text)));
 }
 
 std::vector<bool> parse_switches(std::string_view flag, std::string_view text) {
@@ -44,17 +47,17 @@ std::vector<bool> parse_switches(std::string_view flag, std::string_view text) {
   const bool first = parse_switch(flag, text.substr(0, comma));
   if (comma == std::string_view::npos) return {first};
   const bool second = parse_switch(flag, text.substr(comma + 1));
-  if (first == second) throw InvalidArgument(fmt::format("{}: \"{}\" says one thing twice", flag, text));
+  if (first == second) throw InvalidArgument(fmt::format("{}: {} says one thing twice", flag, base::in_quotes(text)));
   return {first, second};
 }
 
 std::pair<std::string, int64_t> parse_setting(std::string_view flag, std::string_view text) {
   const size_t equals = text.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    throw InvalidArgument(fmt::format("{}: \"{}\" is not NAME=VALUE", flag, text));
+    throw InvalidArgument(fmt::format("{}: {} is not NAME=VALUE", flag, base::in_quotes(text)));
   }
   const std::string name(text.substr(0, equals));
-  const std::string context = fmt::format("{} {}", flag, name);
+  const std::string context = flag_text(flag, name);
   return {name, parse_integer(context, text.substr(equals + 1), {std::numeric_limits<int64_t>::min()})};
 }
 
@@ -76,14 +79,21 @@ void add_coefficients_option(CLI::App& command, std::string& value) {
 }
 
 void check_folder(std::string_view flag, const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    throw InvalidArgument(fmt::format("{}: \"{}\" is a folder", flag, path));
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    throw InvalidArgument(fmt::format("{}: {} is a folder", flag, base::path_text(path)));
+  }
+  if (error == std::errc::filename_too_long) {
+    throw InvalidArgument(fmt::format("{}: {}: {}", flag, base::path_text(path), error.message()));
   }
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty() && !std::filesystem::is_directory(folder, ignored)) {
-    throw InvalidArgument(fmt::format("{}: \"{}\": there is no such folder", flag, path));
+  if (!folder.empty() && !std::filesystem::is_directory(folder, error)) {
+    throw InvalidArgument(fmt::format("{}: {}: there is no such folder", flag, base::path_text(path)));
   }
+}
+
+std::string flag_text(std::string_view flag, std::string_view value) {
+  return fmt::format("{} {}", flag, base::shortened(value));
 }
 
 std::string error_text(const std::exception& error) {

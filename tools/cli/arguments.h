@@ -37,19 +37,24 @@ void add_json_flag(CLI::App& command, bool& value);
 // That a file could be written there, as far as its folder tells: what took minutes to measure should not be lost.
 void check_folder(std::string_view flag, const std::string& path);
 
+// "--waves 2", for errors; a long value is cut.
+std::string flag_text(std::string_view flag, std::string_view value);
+
 // One line that is safe on a terminal, whatever a name in it contained.
 std::string one_line(std::string_view text);
 
 // What an error says, with the flag in front if the library's code tells which.
 std::string error_text(const std::exception& error);
 
-// Runs `use`; an InvalidArgument that it throws gets the flag in front.
+// Runs `use`; an InvalidArgument or ResourceError that it throws gets the flag in front.
 template <typename Use>
 auto for_flag(std::string_view flag, Use use) {
   try {
     return use();
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(std::string(flag) + ": " + error.what());
+    throw InvalidArgument(error.failure().within(std::string(flag)));
+  } catch (const ResourceError& error) {
+    throw ResourceError(error.failure().within(std::string(flag)));
   }
 }
 

@@ -113,8 +113,8 @@ report::Page bench_page(const Problem& problem, std::span<const PlanOptions> cas
     matrices = std::ssize(plan.owner);
   }
   page.findings = findings(results, names, page.strategies);
-  page.title = fmt::format("{} on {} rank{}, measured", plan_text::printable(problem.model), problem.ranks,
-                           problem.ranks == 1 ? "" : "s");
+  page.title = fmt::format("{} on {}, measured", plan_text::printable(problem.model),
+                           plan_text::counted_text(problem.ranks, "rank"));
   page.subtitle = fmt::format("{} · {}", how, report::problem_words(problem, matrices));
   page.timelines = traced_steps(results, names);
   page.strategies_note = "Steps of all strategies were timed in turn, on the same gradients.";

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "arguments.h"
+#include "base/text.h"
 #include "bench_command.h"
 #include "info_command.h"
 #include "model/suggestion.h"
@@ -56,7 +57,8 @@ std::vector<std::string> names_of(const CLI::App& app) {
 }
 
 std::string not_a_command(const CLI::App& app, const std::string& name) {
-  return fmt::format("\"{}\" is not a command{}; see muster help", name, did_you_mean(name, names_of(app)));
+  return fmt::format("{} is not a command{}; see muster help", muster::base::in_quotes(name),
+                     did_you_mean(name, names_of(app)));
 }
 
 void add_help_command(CLI::App& app) {
@@ -84,8 +86,11 @@ std::string text_of(const CLI::ParseError& error, const CLI::App& app, const cha
     for (const CLI::Option* option : command.get_options()) {
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
     }
-    return fmt::format("{}: {} has no such flag{}", flag, chosen.empty() ? "muster" : "muster " + command.get_name(),
-                       did_you_mean(flag, known));
+    return fmt::format("{}: {} has no such flag{}", muster::base::shortened(flag),
+                       chosen.empty() ? "muster" : "muster " + command.get_name(), did_you_mean(flag, known));
+  }
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !command.remaining().empty()) {
+    return fmt::format("{} was not expected", muster::base::in_quotes(command.remaining().front()));
   }
   return error.what();
 }

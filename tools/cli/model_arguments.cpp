@@ -7,6 +7,7 @@
 #include "arguments.h"
 #include "base/limits.h"
 #include "model/model.h"
+#include "plan_text/text.h"
 
 namespace muster::cli {
 
@@ -30,7 +31,7 @@ void ModelArguments::add_to(CLI::App& command) {
 Problem ModelArguments::load() const {
   constexpr int64_t kMaxLayers = std::numeric_limits<int32_t>::max();
   if (!ranks.empty() && !mesh.empty()) {
-    throw InvalidArgument("--ranks " + ranks + " and --mesh " + mesh + " exclude each other");
+    throw InvalidArgument(flag_text("--ranks", ranks) + " and " + flag_text("--mesh", mesh) + " exclude each other");
   }
   ModelOptions options;
   options.mesh = mesh;
@@ -44,7 +45,8 @@ Problem ModelArguments::load() const {
 std::string ModelArguments::part_words() const {
   std::string words;
   if (!layers.empty()) {
-    words = fmt::format("only the first {} layer{} (--layers {})", layers, layers == "1" ? "" : "s", layers);
+    const int64_t count = parse_integer("--layers", layers, {1});
+    words = fmt::format("only the first {} (--layers {})", plan_text::counted_text(count, "layer"), count);
   }
   for (const std::string& setting : set) words += fmt::format("{}--set {}", words.empty() ? "" : " · ", setting);
   return words;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -19,8 +21,7 @@ std::vector<Strategy> parse_strategies(std::string_view text) {
   return parse_names("--strategy", text, parse_strategy);
 }
 
-}  // namespace
-
+// "global, per_matrix, ..."
 std::string strategy_names() {
   std::string names;
   for (const Strategy strategy : all_strategies()) {
@@ -30,21 +31,25 @@ std::string strategy_names() {
   return names;
 }
 
-void add_scratch_option(CLI::App& command, std::string& value) {
-  command
-      .add_option(
-          "--scratch-mib", value,
-          "Most scratch per rank in MiB, for global; 0: no limit (default 1024, or 1.5 times the least that the model "
-          "needs if that is more)")
-      ->type_name("M");
-}
-
+// What --scratch-mib says, in bytes.
 std::optional<int64_t> parse_scratch(const std::string& text) {
   constexpr int64_t kMib = 1 << 20;
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / kMib;
   if (text.empty()) return std::nullopt;
   return parse_integer("--scratch-mib", text, {0, kMax}) * kMib;
 }
+
+// "2", "all" or "1,2,all"; 0: as the strategy has it.
+std::vector<int32_t> parse_in_flights(std::string_view text) {
+  std::vector<int32_t> values;
+  for (const std::string_view value : base::split(text, ',')) {
+    values.push_back(value == "all" ? kAllInFlight
+                                    : static_cast<int32_t>(parse_integer("--in-flight", value, {0, kMaxWaves})));
+  }
+  return values;
+}
+
+}  // namespace
 
 void PlanChoice::add_to(CLI::App& command) {
   const bool one = defaults_.count == Count::kOne;
@@ -58,11 +63,22 @@ void PlanChoice::add_to(CLI::App& command) {
                   fmt::format("{} of waves for global; 0: as planned (default {})",
                               one ? "Number" : "One or more numbers", defaults_.waves))
       ->type_name(one ? "K" : "K,...");
-  command.add_option("--in-flight", in_flight_, kInFlightHelp + std::string(one ? "" : "; several: each of them"))
+  command
+      .add_option("--in-flight", in_flight_,
+                  fmt::format("Waves that arrive ahead of the one that computes: 1 or more, or all (default 0: as the "
+                              "strategy has it){}",
+                              one ? "" : "; several: each of them"))
       ->type_name(one ? "N" : "N,...");
-  command.add_option("--groups", groups_, kGroupsHelp)->type_name("N,...");
-  command.add_flag("--mixed-groups", mixed_groups_, kMixedGroupsHelp);
-  add_scratch_option(command, scratch_mib_);
+  command.add_option("--groups", groups_, "Group sizes in parameters, for --strategy grouped: 1,10,16,16")
+      ->type_name("N,...");
+  command.add_flag("--mixed-groups", mixed_groups_,
+                   "Let a rank own several kinds of parameters in one group, with grouped");
+  command
+      .add_option(
+          "--scratch-mib", scratch_mib_,
+          "Most scratch per rank in MiB, for global; 0: no limit (default 1024, or 1.5 times the least that the model "
+          "needs if that is more)")
+      ->type_name("M");
   command.add_option("--cost", cost_, fmt::format("cpu, h200 or a JSON cost table (default: {})", defaults_.cost))
       ->type_name("FILE");
 }
@@ -72,23 +88,25 @@ std::vector<PlanOptions> PlanChoice::list(const CostTable& cost) const {
 }
 
 std::vector<PlanOptions> PlanChoice::list_for(const CostTable& cost) const {
-  const std::vector<Strategy> strategies = parse_strategies(strategies_.empty() ? defaults_.strategies : strategies_);
-  std::vector<int64_t> waves = parse_integers("--waves", waves_.empty() ? defaults_.waves : waves_, {0, kMaxWaves});
+  const std::string& named = strategies_.empty() ? defaults_.strategies : strategies_;
+  const std::vector<Strategy> strategies = parse_strategies(named);
+  // A flag that no strategy would use is refused, so that nobody compares what was never applied.
+  const auto require = [&](Strategy needed, const std::string& flag) {
+    if (std::ranges::find(strategies, needed) != strategies.end()) return;
+    throw InvalidArgument(fmt::format("{}: is for --strategy {}, not {}", flag, name(needed), named));
+  };
+  const std::vector<int64_t> waves =
+      parse_integers("--waves", waves_.empty() ? defaults_.waves : waves_, {0, kMaxWaves});
+  if (!waves_.empty() && std::ranges::max(waves) > 0) require(Strategy::kGlobal, flag_text("--waves", waves_));
   const std::optional<int64_t> scratch_bytes = parse_scratch(scratch_mib_);
-  if (std::ranges::find(strategies, Strategy::kGlobal) == strategies.end()) {
-    const std::string flag = !waves_.empty()                 ? "--waves " + waves_
-                             : scratch_bytes.value_or(0) > 0 ? "--scratch-mib " + scratch_mib_
-                                                             : "";
-    if (!flag.empty()) throw InvalidArgument(fmt::format("{}: is for --strategy global, not {}", flag, strategies_));
+  if (scratch_bytes.value_or(0) > 0) require(Strategy::kGlobal, flag_text("--scratch-mib", scratch_mib_));
+  const std::vector<int32_t> in_flights = parse_in_flights(in_flight_.empty() ? "0" : in_flight_);
+  std::vector<int64_t> groups;
+  if (!groups_.empty()) {
+    groups = parse_integers("--groups", groups_, {1});
+    require(Strategy::kGrouped, flag_text("--groups", groups_));
   }
-  const std::vector<int32_t> in_flights = parse_in_flights("--in-flight", in_flight_.empty() ? "0" : in_flight_);
-  const std::vector<int64_t> groups =
-      groups_.empty() ? std::vector<int64_t>{} : parse_integers("--groups", groups_, {1});
-  if ((mixed_groups_ || !groups.empty()) && std::ranges::find(strategies, Strategy::kGrouped) == strategies.end()) {
-    const std::string flag = groups.empty() ? "--mixed-groups" : "--groups " + groups_;
-    throw InvalidArgument(fmt::format("{}: is for --strategy grouped, not {}", flag,
-                                      strategies_.empty() ? defaults_.strategies : strategies_));
-  }
+  if (mixed_groups_) require(Strategy::kGrouped, "--mixed-groups");
   PlanOptions common{.cost = cost};
   common.scratch_bytes = scratch_bytes;
   std::vector<PlanOptions> out;
@@ -109,15 +127,14 @@ std::vector<PlanOptions> PlanChoice::list_for(const CostTable& cost) const {
   return out;
 }
 
-int32_t parse_in_flight(std::string_view flag, std::string_view text) {
-  if (text == "all") return kAllInFlight;
-  return static_cast<int32_t>(parse_integer(flag, text, {0, kMaxWaves}));
-}
-
-std::vector<int32_t> parse_in_flights(std::string_view flag, std::string_view text) {
-  std::vector<int32_t> values;
-  for (const std::string_view value : base::split(text, ',')) values.push_back(parse_in_flight(flag, value));
-  return values;
+PlanOptions PlanChoice::one(const CostTable& cost) const {
+  std::vector<PlanOptions> options = list(cost);
+  if (options.size() != 1) {
+    throw InvalidArgument(
+        fmt::format("--strategy, --waves, --in-flight: '{}' and '{}', but this command takes one plan",
+                    plan_name(options[0]), plan_name(options[1])));
+  }
+  return std::move(options.front());
 }
 
 std::string plan_name(const PlanOptions& options) {

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -12,12 +10,6 @@
 #include "muster/plan.h"
 
 namespace muster::cli {
-
-inline constexpr const char* kInFlightHelp =
-    "Waves that arrive ahead of the one that computes: 1 or more, or all (default 0: as the strategy has it)";
-
-inline constexpr const char* kGroupsHelp = "Group sizes in parameters, for --strategy grouped: 1,10,16,16";
-inline constexpr const char* kMixedGroupsHelp = "Let a rank own several kinds of parameters in one group, with grouped";
 
 class PlanChoice {
  public:
@@ -37,6 +29,8 @@ class PlanChoice {
   // Every strategy, `global` once for each number of waves, each with every number of waves in flight; `cost` unless
   // --cost says otherwise. Throws InvalidArgument.
   std::vector<PlanOptions> list(const CostTable& cost) const;
+  // The one plan of Count::kOne. Throws InvalidArgument if the flags name several.
+  PlanOptions one(const CostTable& cost) const;
   // The same with this table whatever --cost says; cost() is what it says, empty if it was not given.
   std::vector<PlanOptions> list_for(const CostTable& cost) const;
   const std::string& cost() const { return cost_; }
@@ -53,16 +47,6 @@ class PlanChoice {
   std::string cost_;
   std::string scratch_mib_;
 };
-
-void add_scratch_option(CLI::App& command, std::string& value);
-// What --scratch-mib says, in bytes. Throws InvalidArgument.
-std::optional<int64_t> parse_scratch(const std::string& text);
-
-std::string strategy_names();  // "global, per_matrix, ..."
-
-// "2" or "all", and several where a flag takes a list; 0: as the strategy has it.
-int32_t parse_in_flight(std::string_view flag, std::string_view text);
-std::vector<int32_t> parse_in_flights(std::string_view flag, std::string_view text);
 
 // "global, 2 waves", "megabatch", "global, 4 waves, 2 in flight".
 std::string plan_name(const PlanOptions& options);

@@ -1,6 +1,5 @@
 #include "plan_command.h"
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -29,13 +28,7 @@ namespace {
 
 struct PlanArguments {
   ModelArguments model;
-  std::string strategy;
-  std::string waves;
-  std::string in_flight;
-  std::string scratch_mib;
-  std::string cost;
-  std::string groups;
-  bool mixed_groups = false;
+  PlanChoice plan{{.strategies = "global", .waves = "0", .cost = "h200", .count = PlanChoice::Count::kOne}};
   std::string explain;
   std::string html;
   bool parameters = false;
@@ -62,43 +55,10 @@ report::TextTable parameter_table(const std::vector<plan_text::ParameterRow>& ro
   return table;
 }
 
-// A flag that the strategy would ignore is refused, so that nobody compares what was never applied.
-void require_strategy(std::string_view flag, Strategy needed, Strategy given) {
-  if (given == needed) return;
-  throw InvalidArgument(fmt::format("{}: is for --strategy {}, not {}", flag, name(needed), name(given)));
-}
-
-PlanOptions plan_options(const PlanArguments& arguments) {
-  PlanOptions options;
-  if (!arguments.strategy.empty()) {
-    options.strategy = for_flag("--strategy", [&] { return parse_strategy(arguments.strategy); });
-  }
-  if (!arguments.waves.empty()) {
-    constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-    options.waves = static_cast<int32_t>(parse_integer("--waves", arguments.waves, {0, kMax}));
-    if (options.waves > 0) require_strategy("--waves " + arguments.waves, Strategy::kGlobal, options.strategy);
-  }
-  if (!arguments.in_flight.empty()) options.in_flight = parse_in_flight("--in-flight", arguments.in_flight);
-  options.scratch_bytes = parse_scratch(arguments.scratch_mib);
-  if (options.scratch_bytes.value_or(0) > 0) {
-    require_strategy("--scratch-mib " + arguments.scratch_mib, Strategy::kGlobal, options.strategy);
-  }
-  if (!arguments.groups.empty()) {
-    options.groups = parse_integers("--groups", arguments.groups, {1});
-    require_strategy("--groups " + arguments.groups, Strategy::kGrouped, options.strategy);
-  }
-  if (arguments.mixed_groups) require_strategy("--mixed-groups", Strategy::kGrouped, options.strategy);
-  options.mixed_groups = arguments.mixed_groups;
-  if (!arguments.cost.empty()) {
-    options.cost = for_flag("--cost", [&] { return CostTable::load(arguments.cost); });
-  }
-  return options;
-}
-
 void run(const PlanArguments& arguments) {
-  const PlanOptions options = plan_options(arguments);
+  const PlanOptions options = arguments.plan.one(CostTable::h200());
   if (arguments.parameters && !arguments.explain.empty()) {
-    throw InvalidArgument("--parameters and --explain " + arguments.explain + " exclude each other");
+    throw InvalidArgument("--parameters and " + flag_text("--explain", arguments.explain) + " exclude each other");
   }
   check_html(arguments.html);
   const Problem problem = arguments.model.load();
@@ -148,14 +108,7 @@ void add_plan_command(CLI::App& app) {
   const auto arguments = std::make_shared<PlanArguments>();
   CLI::App& command = *app.add_subcommand("plan", "Decide which rank orthogonalizes which matrix, and what moves");
   arguments->model.add_to(command);
-  command.add_option("--strategy", arguments->strategy, strategy_names() + " (default global)")->type_name("S");
-  command.add_option("--groups", arguments->groups, kGroupsHelp)->type_name("N,...");
-  command.add_flag("--mixed-groups", arguments->mixed_groups, kMixedGroupsHelp);
-  command.add_option("--waves", arguments->waves, "Cut the step into K waves (default 0: by predicted time and cap)")
-      ->type_name("K");
-  command.add_option("--in-flight", arguments->in_flight, kInFlightHelp)->type_name("N");
-  add_scratch_option(command, arguments->scratch_mib);
-  command.add_option("--cost", arguments->cost, "h200 (default), cpu, or a JSON cost table")->type_name("FILE");
+  arguments->plan.add_to(command);
   command.add_option("--explain", arguments->explain, "Say why this parameter goes where it goes")->type_name("PARAM");
   command.add_flag("--parameters", arguments->parameters,
                    "Print every parameter: shape, dtype, layout, algorithm, owners; also into the report");

@@ -13,9 +13,10 @@
 #include <fmt/format.h>
 
 #include "arguments.h"
-#include "comm/operation.h"
+#include "base/text.h"
 #include "kernels/kernels.h"
 #include "muster/error.h"
+#include "plan_text/text.h"
 
 namespace muster::cli {
 namespace {
@@ -105,24 +106,24 @@ void Ranks::add_to(CLI::App& command, const std::string& threads) {
 
 void Ranks::check() const {
   if (device() != "cpu" && !cuda()) {
-    throw InvalidArgument(fmt::format("--device: \"{}\" is neither cpu nor cuda", device_));
+    throw InvalidArgument(fmt::format("--device: {} is neither cpu nor cuda", base::in_quotes(device_)));
   }
   if (cuda() && !cuda_available()) {
-    throw InvalidArgument("--device: \"cuda\" is not built in, or this machine has no GPU");
+    throw InvalidArgument("--device: 'cuda' is not built in, or this machine has no GPU");
   }
   if (comm() != "local" && comm() != "mpi" && comm() != "nccl") {
-    throw InvalidArgument(fmt::format("--comm: \"{}\" is none of local, mpi and nccl", comm_));
+    throw InvalidArgument(fmt::format("--comm: {} is none of local, mpi and nccl", base::in_quotes(comm_)));
   }
-  if (comm() == "nccl" && !cuda()) throw InvalidArgument("--comm: \"nccl\" is for --device cuda");
+  if (comm() == "nccl" && !cuda()) throw InvalidArgument("--comm: 'nccl' is for --device cuda");
   if (comm() == "nccl" && !nccl_available()) {
-    throw InvalidArgument("--comm: \"nccl\" is not built in, or libnccl is not there");
+    throw InvalidArgument("--comm: 'nccl' is not built in, or libnccl is not there");
   }
   if ((comm() == "mpi" || (comm() == "nccl" && this_process().count > 0)) && !mpi_available()) {
-    throw InvalidArgument(fmt::format("--comm: \"{}\" needs MPI, which is not built in", comm()));
+    throw InvalidArgument(fmt::format("--comm: '{}' needs MPI, which is not built in", comm()));
   }
   if (comm() == "local" && this_process().count > 1) {
     throw InvalidArgument(
-        fmt::format("--comm: \"local\" under mpirun would do everything {} times", this_process().count));
+        fmt::format("--comm: 'local' under mpirun would do everything {} times", this_process().count));
   }
   threads();
   comm_options();
@@ -167,10 +168,13 @@ CommOptions Ranks::comm_options() const {
   return {std::chrono::seconds(parse_integer("--timeout", timeout_, {1, 1'000'000}))};
 }
 
-std::string Ranks::with_timeout(const std::exception& error) const {
-  if (dynamic_cast<const CommError*>(&error) == nullptr || !comm::is_timeout(error.what())) return error_text(error);
-  return fmt::format("{} (--timeout {})", error.what(),
-                     std::chrono::duration_cast<std::chrono::seconds>(comm_options().timeout).count());
+Failure Ranks::with_timeout(const CommError& error) const {
+  Failure failure = error.failure();
+  if (failure.code == ErrorCode::kRankMissing) {
+    failure.text += fmt::format(" (--timeout {})",
+                                std::chrono::duration_cast<std::chrono::seconds>(comm_options().timeout).count());
+  }
+  return failure;
 }
 
 std::unique_ptr<Communicator> Ranks::start_mpi() const {
@@ -231,8 +235,8 @@ void Ranks::run_process(int32_t ranks, const Body& body) const {
   if (ranks != 0 && size != ranks) {
     // All ranks know, and leave together.
     if (prints) {
-      report_error(fmt::format("--mesh: {} rank{}, but mpirun started {} process{}", ranks, ranks == 1 ? "" : "s", size,
-                               size == 1 ? "" : "es"));
+      report_error(fmt::format("--mesh: {}, but mpirun started {}", plan_text::counted_text(ranks, "rank"),
+                               plan_text::counted_text(size, "process", "processes")));
     }
     throw Reported{2};
   }
@@ -247,9 +251,10 @@ void Ranks::run_process(int32_t ranks, const Body& body) const {
     body(nccl ? *over_nccl : *processes, device);
     processes->barrier("end")->wait();  // reports a rank that died or stopped with its work done
   } catch (const std::exception& error) {
-    const std::string text = with_timeout(error);
-    if (over_nccl != nullptr) over_nccl->abort(error.what());
-    processes->abort(error.what());
+    const auto* comm_error = dynamic_cast<const CommError*>(&error);
+    const std::string text = comm_error != nullptr ? with_timeout(*comm_error).text : error_text(error);
+    if (over_nccl != nullptr) over_nccl->abort(text);
+    processes->abort(text);
     if (prints) report_error(text);
     over_nccl.reset();
     processes.reset();

@@ -1,7 +1,6 @@
 // How the ranks of a command run: as threads of this process, or as the processes that mpirun started; on which device.
 #pragma once
 
-#include <chrono>
 #include <exception>
 #include <functional>
 #include <string>
@@ -10,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "muster/communicator.h"
+#include "muster/error.h"
 #include "muster/optimizer.h"
 
 namespace muster::cli {
@@ -66,7 +66,7 @@ class Ranks {
  private:
   CommOptions comm_options() const;
   // The error, with --timeout at its end if it is a timeout.
-  std::string with_timeout(const std::exception& error) const;
+  Failure with_timeout(const CommError& error) const;
   std::unique_ptr<Communicator> start_mpi() const;
   void run_threads(int32_t ranks, const Body& body) const;
   void run_process(int32_t ranks, const Body& body) const;

@@ -89,9 +89,8 @@ std::vector<report::TracedStep> simulated_steps(const std::vector<SimulatedCase>
 report::Page simulate_page(const Problem& problem, const sim::Cluster& cluster, const std::vector<SimulatedCase>& cases,
                            const std::string& part) {
   report::Page page;
-  page.title = fmt::format("{} on {} rank{} of {}, simulated", plan_text::printable(problem.model),
-                           plan_text::grouped_text(problem.ranks), problem.ranks == 1 ? "" : "s",
-                           plan_text::printable(cluster.name));
+  page.title = fmt::format("{} on {} of {}, simulated", plan_text::printable(problem.model),
+                           plan_text::counted_text(problem.ranks, "rank"), plan_text::printable(cluster.name));
   page.subtitle = fmt::format("{}{} · cost table {}", part.empty() ? "" : part + " · ",
                               report::problem_words(problem, std::ssize(cases.front().plan.owner)),
                               plan_text::printable(cluster.cost.device));

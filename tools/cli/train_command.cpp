@@ -15,6 +15,7 @@
 #include "arguments.h"
 #include "base/limits.h"
 #include "base/read_file.h"
+#include "base/text.h"
 #include "html_option.h"
 #include "model/mesh_text.h"
 #include "output.h"
@@ -38,7 +39,7 @@ struct TrainArguments {
   std::string mesh;
   std::string ranks;
   Ranks processes;
-  PlanChoice plans{{.strategies = "global", .waves = "0", .count = PlanChoice::Count::kOne}};
+  PlanChoice plan{{.strategies = "global", .waves = "0", .count = PlanChoice::Count::kOne}};
   std::string wave_order;
   std::string elementwise;
   std::string text;
@@ -71,7 +72,8 @@ train::Recipe read_recipe(const TrainArguments& arguments) {
 
 std::string read_mesh(const TrainArguments& arguments) {
   if (!arguments.ranks.empty() && !arguments.mesh.empty()) {
-    throw InvalidArgument("--ranks " + arguments.ranks + " and --mesh " + arguments.mesh + " exclude each other");
+    throw InvalidArgument(flag_text("--ranks", arguments.ranks) + " and " + flag_text("--mesh", arguments.mesh) +
+                          " exclude each other");
   }
   if (!arguments.mesh.empty()) return arguments.mesh;
   const int64_t ranks = arguments.ranks.empty() ? std::max(1, this_process().count)
@@ -80,19 +82,13 @@ std::string read_mesh(const TrainArguments& arguments) {
 }
 
 PlanOptions read_plan(const TrainArguments& arguments) {
-  const std::vector<PlanOptions> plans = arguments.plans.list(arguments.processes.cost());
-  if (plans.size() != 1) {
-    throw InvalidArgument(
-        fmt::format("--strategy, --waves, --in-flight: \"{}\" and \"{}\", but a training has one plan",
-                    plan_name(plans[0]), plan_name(plans[1])));
-  }
-  PlanOptions plan = plans.front();
+  PlanOptions plan = arguments.plan.one(arguments.processes.cost());
   const auto choose = [&](std::string_view flag, const std::string& text, auto names, auto& value) {
     if (text.empty()) return;
     const auto found = std::ranges::find(names, text, [](const auto& pair) { return std::string(pair.first); });
     if (found == names.end()) {
       throw InvalidArgument(
-          fmt::format("{}: \"{}\" is none of {}", flag, text, fmt::join(std::views::keys(names), ", ")));
+          fmt::format("{}: {} is none of {}", flag, base::in_quotes(text), fmt::join(std::views::keys(names), ", ")));
     }
     if (plan.strategy != Strategy::kGlobal) {
       throw InvalidArgument(fmt::format("{} {}: is for --strategy global, not {}", flag, text, name(plan.strategy)));
@@ -130,9 +126,9 @@ std::optional<double> read_target(const TrainArguments& arguments, int64_t runs)
   double target = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), target);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(target)) {
-    throw InvalidArgument(fmt::format("--target: \"{}\" is not a number", text));
+    throw InvalidArgument(fmt::format("--target: {} is not a number", base::in_quotes(text)));
   }
-  if (runs < 2) throw InvalidArgument(fmt::format("--target {}: needs --runs 2 or more", text));
+  if (runs < 2) throw InvalidArgument(flag_text("--target", text) + ": needs --runs 2 or more");
   return target;
 }
 
@@ -144,10 +140,11 @@ train::TrainOptions read_options(const TrainArguments& arguments, int64_t runs) 
   if (!arguments.eval_every.empty()) options.eval_every = parse_integer("--eval-every", arguments.eval_every, kSteps);
   if (!arguments.save_every.empty()) {
     options.save_every = parse_integer("--save-every", arguments.save_every, kSteps);
-    if (options.save.empty()) throw InvalidArgument("--save-every " + arguments.save_every + ": needs --save");
+    if (options.save.empty()) throw InvalidArgument(flag_text("--save-every", arguments.save_every) + ": needs --save");
   }
-  if (runs > 1 && !options.save.empty()) throw InvalidArgument("--save " + options.save + ": is for one run");
-  if (runs > 1 && !options.resume.empty()) throw InvalidArgument("--resume " + options.resume + ": is for one run");
+  if (runs > 1 && !options.save.empty()) throw InvalidArgument(flag_text("--save", options.save) + ": is for one run");
+  if (runs > 1 && !options.resume.empty())
+    throw InvalidArgument(flag_text("--resume", options.resume) + ": is for one run");
   return options;
 }
 
@@ -226,7 +223,7 @@ void require_memory(const TrainOutcome& outcome, const train::Corpus& corpus, co
 
 void run(const TrainArguments& arguments) {
   arguments.processes.check();
-  if (arguments.processes.cuda()) throw InvalidArgument("--device: \"cuda\": the model of train runs on the CPU");
+  if (arguments.processes.cuda()) throw InvalidArgument("--device: 'cuda': the model of train runs on the CPU");
   const int64_t runs = arguments.runs.empty() ? 1 : parse_integer("--runs", arguments.runs, {1, 100'000});
   TrainOutcome outcome;
   outcome.recipe = read_recipe(arguments);
@@ -295,7 +292,7 @@ void add_train_command(CLI::App& app) {
       ->type_name("N");
   arguments->processes.add_to(command, "its share of the cores");
   command.get_option("--device")->description("cpu: the model of train runs on no other");
-  arguments->plans.add_to(command);
+  arguments->plan.add_to(command);
   command
       .add_option("--wave-order", arguments->wave_order,
                   "small_first (default) or small_last: which matrices go first, with global")

@@ -220,7 +220,7 @@ report::Page train_page(const TrainOutcome& outcome) {
   const PlanOptions& plan = outcome.execution.plan;
   report::Page page = plan_page_with_others(
       {.problem = run.problem, .plan = run.plan, .summary = run.summary, .cost = plan.cost}, plan);
-  page.title = fmt::format("A small GPT learns on {} rank{}", run.problem.ranks, run.problem.ranks == 1 ? "" : "s");
+  page.title = "A small GPT learns on " + plan_text::counted_text(run.problem.ranks, "rank");
   page.subtitle = fmt::format("{} · {}", training_words(outcome), page.subtitle);
   page.strategies_note = fmt::format(
       "Nothing here is measured: the cost table {} predicts it, for ranks that each have a device to themselves.",

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "arguments.h"
+#include "base/text.h"
 #include "html_option.h"
 #include "memory_check.h"
 #include "model_arguments.h"
@@ -221,8 +222,8 @@ std::string json_text(const Outcome& outcome) {
 Verified verified(const Outcome& outcome) {
   const Ranks& ranks = outcome.arguments.ranks;
   const std::string part = outcome.arguments.model.part_words();
-  Verified out{.how = fmt::format("{}{}{} · {} step{} per case", part.empty() ? "" : part + " · ", ranks.comm(),
-                                  ranks.cuda() ? ", cuda" : "", outcome.steps, outcome.steps == 1 ? "" : "s")};
+  Verified out{.how = fmt::format("{}{}{} · {} per case", part.empty() ? "" : part + " · ", ranks.comm(),
+                                  ranks.cuda() ? ", cuda" : "", plan_text::counted_text(outcome.steps, "step"))};
   for (const Case* const c : outcome.cases()) {
     if (!c->refusal.empty()) continue;
     out.cases.push_back({c->name, c->waves, c->difference ? difference_text(outcome.problem, *c) : ""});
@@ -297,7 +298,7 @@ void run(const VerifyArguments& arguments) {
   check_html(arguments.html);
   if (!arguments.wire.empty()) {
     if (arguments.wire != "bf16" && arguments.wire != "f32") {
-      throw InvalidArgument(fmt::format("--wire: \"{}\" is neither bf16 nor f32", arguments.wire));
+      throw InvalidArgument(fmt::format("--wire: {} is neither bf16 nor f32", base::in_quotes(arguments.wire)));
     }
     problem.wire = arguments.wire == "f32" ? Dtype::kF32 : Dtype::kBf16;
   }

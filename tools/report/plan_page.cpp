@@ -158,10 +158,6 @@ class MapBuilder {
   PlanMap map_;
 };
 
-std::string counted(int64_t count, std::string_view one, std::string_view many) {
-  return fmt::format("{} {}", plan_text::grouped_text(count), count == 1 ? one : many);
-}
-
 std::vector<Figure> plan_facts(const plan_text::PlanReport& report) {
   const PlanSummary& summary = report.summary;
   return {
@@ -169,13 +165,13 @@ std::vector<Figure> plan_facts(const plan_text::PlanReport& report) {
       predicted(Figure::ratio("over_bound", "slowest rank / bound", summary.over_bound())).with_note("at least 1"),
       predicted(Figure::ratio("imbalance", "slowest / mean rank", summary.imbalance())),
       Figure::count("collectives", "collectives per step", summary.collectives)
-          .with_note(counted(summary.rounds, "round", "rounds")),
+          .with_note(plan_text::counted_text(summary.rounds, "round")),
       Figure::count("waves", "waves", std::ssize(summary.waves))
           .with_note(fmt::format("{} in flight", report.plan.in_flight)),
       Figure::bytes("bytes_sent_total", "sent in all", summary.bytes_sent_total)
           .with_note(fmt::format("{} by the busiest", plan_text::bytes_text(summary.bytes_sent_max))),
       Figure::bytes("padding_bytes", "padding", summary.padding_bytes)
-          .with_note(counted(plan_text::zero_matrix_count(summary), "zero matrix", "zero matrices")),
+          .with_note(plan_text::counted_text(plan_text::zero_matrix_count(summary), "zero matrix", "zero matrices")),
       Figure::bytes("scratch_bytes_max", "scratch, at most", summary.scratch_bytes_max)
           .with_note(plan_text::scratch_cap_text(report.plan)),
       Figure::time("plan_ms", "time to plan", report.plan_ns).from(Source::kMeasured),
@@ -213,9 +209,10 @@ StrategyRow plan_row(const PlanSummary& summary, std::string strategy) {
 std::string problem_words(const Problem& problem, int64_t matrices) {
   std::string text;
   for (const Mesh& mesh : problem.meshes) text += fmt::format("mesh {} · ", plan_text::mesh_words(mesh));
-  return text + fmt::format("{} · {} elements · {}", counted(std::ssize(problem.parameters), "parameter", "parameters"),
+  return text + fmt::format("{} · {} elements · {}",
+                            plan_text::counted_text(std::ssize(problem.parameters), "parameter"),
                             plan_text::magnitude_text(plan_text::total_elements(problem)),
-                            counted(matrices, "matrix", "matrices"));
+                            plan_text::counted_text(matrices, "matrix", "matrices"));
 }
 
 std::string cost_note(const CostTable& cost) {
@@ -228,8 +225,8 @@ std::string cost_note(const CostTable& cost) {
 Page plan_page(const plan_text::PlanReport& report, std::span<const Alternative> others) {
   const std::string strategy(name(report.plan.strategy));
   Page page;
-  page.title = fmt::format("{} on {} rank{}", plan_text::printable(report.problem.model),
-                           plan_text::grouped_text(report.problem.ranks), report.problem.ranks == 1 ? "" : "s");
+  page.title = fmt::format("{} on {}", plan_text::printable(report.problem.model),
+                           plan_text::counted_text(report.problem.ranks, "rank"));
   page.subtitle = fmt::format("plan {} · {} · cost table {} · hash {}", strategy,
                               problem_words(report.problem, std::ssize(report.plan.owner)),
                               plan_text::printable(report.cost.device), plan_text::hash_text(report.plan.hash));

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <unistd.h>
@@ -10,15 +9,10 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include "muster/error.h"
-#include "plan_text/text.h"
+#include "base/file.h"
 
 namespace muster::report {
 namespace {
-
-std::string failure(const std::string& path) {
-  return fmt::format("cannot write \"{}\": {}", plan_text::printable(path), std::strerror(errno));
-}
 
 // Zero, or errno.
 int write_all(int file, std::string_view text) {
@@ -32,10 +26,9 @@ int write_all(int file, std::string_view text) {
 }
 
 void write_and_close(const std::string& path, int file, std::string_view text) {
-  const int error = write_all(file, text);
-  const int closed = ::close(file);
-  if (error != 0) errno = error;
-  if (error != 0 || closed != 0) throw Error(failure(path));
+  int error = write_all(file, text);
+  if (::close(file) != 0 && error == 0) error = errno;
+  if (error != 0) base::fail_system("write", path, std::error_code(error, std::generic_category()));
 }
 
 }  // namespace
@@ -47,7 +40,7 @@ void write_file(const std::string& path, std::string_view text) {
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     // A rename would replace the device node itself.
     const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-    if (file < 0) throw InvalidArgument(failure(path));
+    if (file < 0) base::fail_system("write", path);
     write_and_close(path, file, text);
     return;
   }
@@ -60,16 +53,15 @@ void write_file(const std::string& path, std::string_view text) {
   const std::string temporary = fmt::format("{}.{}.tmp", target.string(), ::getpid());
   const int file =
       ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? kOwnerOnly : kEveryone);
-  if (file < 0) throw InvalidArgument(failure(path));
+  if (file < 0) base::fail_system("write", path);
   try {
     if (replaces && ::fchmod(file, before.st_mode & 07777) != 0) {
-      const int error = errno;
+      const std::error_code error(errno, std::generic_category());
       ::close(file);
-      errno = error;
-      throw Error(failure(path));
+      base::fail_system("write", path, error);
     }
     write_and_close(path, file, text);
-    if (std::rename(temporary.c_str(), target.c_str()) != 0) throw Error(failure(path));
+    if (std::rename(temporary.c_str(), target.c_str()) != 0) base::fail_system("write", path);
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;

@@ -7,8 +7,7 @@
 namespace muster::report {
 
 // Through a temporary file in the same folder; a file that is replaced keeps its mode. Devices and pipes are written to
-// directly. Throws InvalidArgument if the path cannot be
-// written to, Error if writing fails half-way.
+// directly. Throws ResourceError if the disk or the machine is at fault, InvalidArgument if the path is.
 void write_file(const std::string& path, std::string_view text);
 
 }  // namespace muster::report

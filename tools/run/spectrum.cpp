@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/text.h"
 #include "muster/error.h"
 
 namespace muster::run {
@@ -65,7 +66,7 @@ std::string spectrum_names() {
 Spectrum parse_spectrum(std::string_view name) {
   const auto* const found = std::ranges::find(kNames, name, &Named::name);
   if (found != std::end(kNames)) return found->spectrum;
-  throw InvalidArgument(fmt::format("\"{}\" is none of {}", name, spectrum_names()));
+  throw InvalidArgument(fmt::format("{} is none of {}", base::in_quotes(name), spectrum_names()));
 }
 
 UncutMatrix uncut_matrix(const Parameter& parameter) {

@@ -1,6 +1,5 @@
 #include "train/checkpoint.h"
 
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -72,10 +71,7 @@ void check_states(const std::string& directory) {
 void remove_old(const std::string& path) {
   std::error_code error;
   fs::remove(path, error);
-  if (error) {
-    errno = error.value();
-    base::fail_system("remove", path);
-  }
+  if (error) base::fail_system("remove", path, error);
 }
 
 void commit(const std::string& directory, const Position& position) {
@@ -147,20 +143,18 @@ Position read_position(const std::string& directory) {
 void make_folder(const std::string& directory, Communicator& communicator) {
   engine::fail_together(communicator, "make checkpoint folder", [&] {
     if (communicator.rank() != 0) return;
-    std::error_code error;
-    fs::create_directories(directory, error);
-    if (error) {
-      throw InvalidArgument(fmt::format("--save: cannot create {}: {}", base::path_text(directory), error.message()));
-    }
-    // Better now than when there is something to lose.
     try {
+      std::error_code error;
+      fs::create_directories(directory, error);
+      if (error) base::fail_system("create", directory, error);
+      // Better now than when there is something to lose.
       check_states(directory);
       const std::string probe = in(directory, kTemporary);
       remove_old(probe);
       base::File::create(probe);
       remove_old(probe);
-    } catch (const ResourceError&) {
-      throw;
+    } catch (const ResourceError& broken) {
+      throw ResourceError(broken.failure().within("--save"));
     } catch (const std::exception& broken) {
       throw InvalidArgument(fmt::format("--save: {}", broken.what()));
     }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/text.h"
 #include "muster/error.h"
 
 namespace muster::train {
@@ -49,7 +50,8 @@ std::vector<Placement> placements(const std::vector<MeshAxis>& axes) {
   std::vector<Placement> out;
   for (const MeshAxis& axis : axes) {
     if (axis.name != "fsdp" && axis.name != "replicate") {
-      throw InvalidArgument(fmt::format("\"{}\" is no axis of a training: those are fsdp and replicate", axis.name));
+      throw InvalidArgument(
+          fmt::format("{} is no axis of a training: those are fsdp and replicate", base::in_quotes(axis.name)));
     }
     out.push_back(axis.name == "fsdp" ? Placement::shard(0) : Placement::replicate());
   }

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/text.h"
 #include "muster/error.h"
 
 namespace muster::train {
@@ -17,7 +18,7 @@ T number(std::string_view text, std::string_view kind) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    throw InvalidArgument(fmt::format("\"{}\" is not {}", text, kind));
+    throw InvalidArgument(fmt::format("{} is not {}", base::in_quotes(text), kind));
   }
   return value;
 }
@@ -30,13 +31,13 @@ struct Range {
 int64_t integer(std::string_view text, Range range) {
   const auto value = number<int64_t>(text, "an integer");
   if (value >= range.low && value <= range.high) return value;
-  throw InvalidArgument(fmt::format("{} is not between {} and {}", text, range.low, range.high));
+  throw InvalidArgument(fmt::format("{} is not between {} and {}", base::shortened(text), range.low, range.high));
 }
 
 double rate(std::string_view text, double most) {
   const auto value = number<double>(text, "a number");
   if (value >= 0 && value <= most) return value;
-  throw InvalidArgument(fmt::format("{} is not between 0 and {}", text, most));
+  throw InvalidArgument(fmt::format("{} is not between 0 and {}", base::shortened(text), most));
 }
 
 // Names of values.
@@ -103,7 +104,7 @@ RecipeField choice_field(std::string_view name, std::string_view help, Member me
               }
               known += (known.empty() ? "" : ", ") + std::string(known_text);
             }
-            throw InvalidArgument(fmt::format("\"{}\" is none of {}", text, known));
+            throw InvalidArgument(fmt::format("{} is none of {}", base::in_quotes(text), known));
           }};
 }
 

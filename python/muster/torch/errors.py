@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import index
 from typing import Any
 
@@ -30,6 +31,11 @@ def whole_number(name: str, value: Any, low: int, high: int) -> int:
     if not low <= number <= high:
         raise ValueError(f"{name} {shown(number)}: expected a whole number from {low} to {high}")
     return number
+
+
+def whole_numbers(name: str, values: Iterable[Any], low: int, high: int) -> list[int]:
+    """The same for each of the values."""
+    return [whole_number(name, value, low, high) for value in values]
 
 
 def comm_error(text: str, code: _muster.ErrorCode) -> _muster.CommError:

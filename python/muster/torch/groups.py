@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from .. import _muster
-from .errors import MAX_INT64, whole_number
+from .errors import MAX_INT64, whole_number, whole_numbers
 from .wrappers import trainer_hint
 
 __all__ = ["DEFAULTS", "GroupOptions", "MoreOptions"]
@@ -127,10 +127,6 @@ def bare_name(name: str) -> str:
     return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
 
 
-def _sizes(name: str, key: str, values: Sequence[int] | None) -> list[int]:
-    return [whole_number(f"parameter '{name}': {key}", value, 0, MAX_INT64) for value in values or ()]
-
-
 def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
     """Copies the values that may change from step to step."""
     out.lr = float(group["lr"])
@@ -158,7 +154,7 @@ def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
 def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[int]:
     heads = group["heads"]
     if heads is None:
-        return _sizes(name, "split_rows", group["split_rows"])
+        return whole_numbers(f"parameter '{name}': split_rows", group["split_rows"] or (), 0, MAX_INT64)
     if group["split_rows"]:
         raise ValueError(f"parameter '{name}': heads and split_rows both cut its rows")
     read = group["view"] or shape
@@ -190,7 +186,7 @@ def _matrices(name: str, group: Mapping[str, Any], rows: Sequence[int], columns:
         cut = "rows and columns are both cut into blocks" if rows else "neither heads, split_rows nor split_columns cut"
         raise ValueError(f"parameter '{name}': normalize {group['normalize']!r}: one side per block, but {cut}")
     return _muster.MatrixSpec(
-        _sizes(name, "view", group["view"]),
+        whole_numbers(f"parameter '{name}': view", group["view"] or (), 0, MAX_INT64),
         bool(group["flatten"]),
         _blocks(name, rows, sides if rows else []),
         _blocks(name, columns, [] if rows else sides),
@@ -234,6 +230,6 @@ def make_parameter(
         raise ValueError(f"parameter '{name}': lr_mul {out.multiplier}: expected a number of at least 0")
     if group["algorithm"] in MATRIX_ALGORITHMS:
         check_shape(name, shape, group)
-        columns = _sizes(name, "split_columns", group["split_columns"])
+        columns = whole_numbers(f"parameter '{name}': split_columns", group["split_columns"] or (), 0, MAX_INT64)
         out.matrices = _matrices(name, group, _rows(name, shape, group), columns)
     return out

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .. import _muster
-from .errors import MAX_INT32, MAX_INT64, shown, whole_number
+from .errors import MAX_INT32, MAX_INT64, shown, whole_number, whole_numbers
 from .groups import enum_value
 
 _MOST_WAVES = 1 << 20
@@ -65,7 +65,7 @@ class PlanOptions:
         if self.scratch_mib is not None:
             out.scratch_bytes = whole_number("scratch_mib", self.scratch_mib, 0, MAX_INT64 >> 20) << 20
         if self.groups is not None:
-            out.groups = _sizes(self.groups)
+            out.groups = _group_sizes(self.groups)
         out.mixed_groups = bool(self.mixed_groups)
         if self.wave_order is not None:
             out.wave_order = enum_value(_muster.WaveOrder, "wave_order", self.wave_order)
@@ -95,9 +95,9 @@ def _in_flight(waves: Any) -> int:
         raise ValueError(f"in_flight {shown(waves)}: expected 1 to {_MOST_WAVES}, or 'all'") from None
 
 
-def _sizes(groups: Any) -> list[int]:
+def _group_sizes(groups: Any) -> list[int]:
     try:
-        sizes = [whole_number("groups", size, 1, _MOST_WAVES) for size in groups]
+        sizes = whole_numbers("groups", groups, 1, _MOST_WAVES)
     except (TypeError, ValueError):
         sizes = []
     if not sizes or isinstance(groups, (str, bytes)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -86,5 +87,5 @@ def whole(value: Any) -> torch.Tensor:
 
 def to_bytes(tensor: torch.Tensor) -> bytes:
     """Its elements, row-major."""
-    flat = tensor.contiguous().reshape(-1)
-    return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+    tensor = tensor.contiguous()
+    return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)  # Tensor.numpy() needs NumPy, which torch does not bring

@@ -158,12 +158,12 @@ void Group::leave(int32_t rank) {
   }
 }
 
-void Group::fail(std::string cause) {
+void Group::fail(Failure cause) {
   if (failure_) return;
   failure_ = std::move(cause);
   for (Member& member : members_) member.changed.notify_all();
 }
 
-void Group::raise(std::string_view name) const { throw CommError(seen_by(name, *failure_)); }
+void Group::raise(const std::string& name) const { throw CommError(seen_by(name, *failure_)); }
 
 }  // namespace muster::comm::local

@@ -62,15 +62,15 @@ class Group {
   void match_message(const Post& from, const Post& to, const std::shared_ptr<Post>& other, std::vector<Copy>& copies);
   void carry_out(const std::vector<Copy>& copies, Post& mine);
   std::vector<int32_t> missing(const Post& post);
-  void fail(std::string cause);
-  [[noreturn]] void raise(std::string_view name) const;
+  void fail(Failure cause);
+  [[noreturn]] void raise(const std::string& name) const;
 
   const std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   std::deque<Member> members_;
   std::deque<Operation> operations_;  // that some rank has not posted yet
   int64_t retired_ = 0;               // the sequence number of the first of them
-  std::optional<std::string> failure_;
+  std::optional<Failure> failure_;
 };
 
 }  // namespace muster::comm::local

@@ -24,7 +24,8 @@ void poll_until(MPI_Request& request, Clock::time_point deadline, std::string_vi
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), call);
     if (done) return;
     if (Clock::now() >= deadline) {
-      throw CommError(fmt::format("make_mpi_communicator: not all ranks called it within the timeout ({})", call));
+      throw CommError({fmt::format("make_mpi_communicator: not all ranks called it within the timeout ({})", call),
+                       ErrorCode::kRankMissing});
     }
   }
 }
@@ -57,12 +58,13 @@ std::optional<Notice> Control::poll() {
   return notice;
 }
 
-void Control::tell(Notice::Kind kind, int64_t operations, const std::string& cause) {
+void Control::tell(Notice::Kind kind, int64_t operations, const Failure& cause) {
   auto notice = std::make_unique<Notice>();
   notice->kind = kind;
   notice->rank = rank_;
   notice->operations = operations;
-  std::memcpy(notice->cause, cause.data(), std::min(cause.size(), sizeof notice->cause - 1));
+  notice->code = cause.code;
+  std::memcpy(notice->cause, cause.text.data(), std::min(cause.text.size(), sizeof notice->cause - 1));
   std::vector<MPI_Request> requests;
   for (int32_t peer = 0; peer < static_cast<int32_t>(processes_->size()); ++peer) {
     if (peer == rank_ || is_gone(peer)) continue;

@@ -13,8 +13,9 @@
 namespace muster::comm::mpi {
 
 struct Notice {
-  enum class Kind : int32_t { kFailed, kLeft };
+  enum class Kind : uint8_t { kFailed, kLeft };
   Kind kind = Kind::kFailed;
+  ErrorCode code = ErrorCode::kOther;  // of a failure
   int32_t rank = 0;
   int64_t operations = 0;  // that the sender has started
   char cause[496] = {};    // of a failure; ends with a zero
@@ -30,7 +31,7 @@ class Control {
   // The next notice, if one has arrived.
   std::optional<Notice> poll();
   // Tells all other ranks, and waits a moment for the notices to be sent.
-  void tell(Notice::Kind kind, int64_t operations, const std::string& cause);
+  void tell(Notice::Kind kind, int64_t operations, const Failure& cause);
   // Whether that rank's process is known to be dead.
   bool is_gone(int32_t rank) const;
 

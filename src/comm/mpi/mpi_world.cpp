@@ -120,7 +120,7 @@ std::unique_ptr<Operation> World::post(Posting posting) {
       start_pieces(*operation, send.peer, const_cast<void*>(send.data), send.bytes, Operation::Piece::Kind::kSend);
     }
   } catch (const CommError& error) {
-    fail(fmt::format("{}: {}", operation->posting.name, error.what()));
+    fail(error.failure().within(operation->posting.name));
     raise(operation->posting.name);
   }
   if (operation->open == 0) std::erase(under_way_, operation.get());
@@ -218,11 +218,11 @@ void World::read_notices() try {
     if (notice->kind == Notice::Kind::kLeft) {
       left_at_[notice->rank] = notice->operations;
     } else {
-      return die(notice->cause);
+      return die({notice->cause, notice->code});
     }
   }
 } catch (const CommError& error) {
-  die(error.what());
+  die(error.failure());
 }
 
 // Runs ten times per second while a rank waits; errors that it finds would otherwise be reported as timeouts.
@@ -287,7 +287,7 @@ void World::abort(std::string_view reason) {
   fail(aborted(rank_, reason));
 }
 
-void World::fail(const std::string& cause) {
+void World::fail(const Failure& cause) {
   if (failure_) return;
   die(cause);
   control_->tell(Notice::Kind::kFailed, operations_, cause);
@@ -295,7 +295,7 @@ void World::fail(const std::string& cause) {
 
 // Callers free their buffers after this, so receives that no message has matched yet are cancelled. Messages in
 // transfer cannot be cancelled; they progress only inside MPI calls, and this communicator makes no more of them.
-void World::die(std::string cause) {
+void World::die(Failure cause) {
   failure_ = std::move(cause);
   const Clock::time_point deadline = Clock::now() + kCancelTime;
   for (Operation* operation : under_way_) {

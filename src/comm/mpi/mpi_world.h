@@ -66,8 +66,8 @@ class World : public WorldBase {
   void explain_unexpected(const Operation& operation, const Receive& receive, const MPI_Status& status);
   std::vector<int32_t> open_peers(const Operation& operation) const;
   // Ends every operation of this rank and tells the others. The first cause stays.
-  void fail(const std::string& cause);
-  void die(std::string cause);
+  void fail(const Failure& cause);
+  void die(Failure cause);
   bool close();
   bool all_left();
 

@@ -71,7 +71,8 @@ bool NcclComm::ready() {
 
 void NcclComm::wait_until_ready(Clock::time_point deadline, std::string_view name) {
   for (Backoff backoff; !ready(); backoff.pause()) {
-    if (Clock::now() >= deadline) throw CommError(fmt::format("{}: not all ranks arrived within the timeout", name));
+    if (Clock::now() < deadline) continue;
+    throw CommError({fmt::format("{}: not all ranks arrived within the timeout", name), ErrorCode::kRankMissing});
   }
 }
 

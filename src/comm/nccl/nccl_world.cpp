@@ -153,7 +153,7 @@ bool World::advance(Operation& operation, Clock::time_point deadline) {
   step(name);
   if (!failure_ && !operation.done) {
     check_peers_alive(name);
-    if (!failure_ && Clock::now() >= deadline) die(late_text(name));
+    if (!failure_ && Clock::now() >= deadline) die(late_ranks(name));
   }
   if (failure_ && !operation.done) raise(name);
   return operation.done;
@@ -182,7 +182,7 @@ void World::step(const std::string& name) try {
     queue_.pop_front();
   }
 } catch (const Error& error) {
-  explain(name, error.what());
+  explain(name, error.failure());
 }
 
 void World::call_roll() {
@@ -254,7 +254,7 @@ bool World::finish_round(Clock::time_point deadline) {
   return true;
 }
 
-std::string World::late_text(const std::string& name) const {
+Failure World::late_ranks(const std::string& name) const {
   std::vector<int32_t> ranks;
   if (round_ == Round::kRollCall) ranks = roll_call_.missing();
   // All ranks answered the roll call; NCCL does not say whose message is missing.
@@ -276,13 +276,13 @@ void World::check_peers_alive(const std::string& name) {
   if (const auto dead = find_dead()) die(fmt::format("{}: rank {} died", name, *dead));
 }
 
-void World::explain(const std::string& name, const std::string& error) {
+void World::explain(const std::string& name, const Failure& error) {
   if (failure_) return;
   // NCCL notices a broken connection before the system reports that the process is gone.
   const Clock::time_point deadline = Clock::now() + kDeathTimeout;
   std::optional<int32_t> dead;
   for (Backoff backoff; !(dead = find_dead()) && Clock::now() < deadline;) backoff.pause();
-  die(dead ? fmt::format("{}: rank {} died", name, *dead) : fmt::format("{}: {}", name, error));
+  die(dead ? Failure(fmt::format("{}: rank {} died", name, *dead)) : error.within(name));
 }
 
 void World::abort(std::string_view reason) try {
@@ -308,7 +308,7 @@ void World::abort(std::string_view reason) try {
   die(cause);
 } catch (const DeviceError& error) {
   const std::lock_guard lock(mutex_);
-  die(error.what());
+  die(error.failure());
 }
 
 // A roll call is done for a rank once its own entries are sent. If it aborted at once they might be lost, so it waits
@@ -323,7 +323,7 @@ void World::leave_after(const std::string& cause) {
   die(cause);
 }
 
-void World::die(const std::string& cause) {
+void World::die(const Failure& cause) {
   if (failure_) return;
   failure_ = cause;
   queue_.clear();
@@ -344,10 +344,10 @@ void World::on_streams(const std::string& name, const Enqueue& enqueue) {
       if (!std::exchange(enqueued, true)) enqueue();
       ready = !stream_comm_ || stream_comm_->ready();
     } catch (const Error& error) {
-      explain(name, error.what());
+      explain(name, error.failure());
     }
     if (!ready && Clock::now() >= deadline) {
-      die(fmt::format("{}: NCCL did not enqueue it within {} ms", name, timeout_.count()));
+      die({fmt::format("{}: NCCL did not enqueue it within {} ms", name, timeout_.count()), ErrorCode::kRankMissing});
     }
     if (failure_) raise(name);
   }
@@ -372,11 +372,12 @@ void World::check_streams(const std::string& name, Clock::time_point deadline) {
   try {
     if (stream_comm_) stream_comm_->ready();
   } catch (const Error& error) {
-    explain(name, error.what());
+    explain(name, error.failure());
   }
   if (!failure_) check_peers_alive(name);
   if (!failure_ && Clock::now() >= deadline) {
-    die(fmt::format("{}: not done within {} ms, and NCCL does not say which rank is late", name, timeout_.count()));
+    die({fmt::format("{}: not done within {} ms, and NCCL does not say which rank is late", name, timeout_.count()),
+         ErrorCode::kRankMissing});
   }
   if (failure_) raise(name);
 }

@@ -61,7 +61,7 @@ class World : public WorldBase {
   void launch(std::span<const Send> sends, std::span<const Receive> receives);
   bool launched_is_done();
   bool finish_round(Clock::time_point deadline);
-  std::string late_text(const std::string& name) const;
+  Failure late_ranks(const std::string& name) const;
   void check_peers_alive(const std::string& name);
   std::optional<int32_t> find_dead() const;
   template <typename Enqueue>
@@ -70,8 +70,8 @@ class World : public WorldBase {
   // Each of these ends every operation of this rank; the first cause stays. leave_after() first makes sure that the
   // other ranks have heard the cause; explain() looks for the cause of an error that NCCL reports.
   void leave_after(const std::string& cause);
-  void explain(const std::string& name, const std::string& error);
-  void die(const std::string& cause);
+  void explain(const std::string& name, const Failure& error);
+  void die(const Failure& cause);
   void close();
 
   int device_ = 0;

@@ -29,10 +29,7 @@ void make_directory(const std::string& directory) {
   namespace fs = std::filesystem;
   std::error_code error;
   const bool made = fs::create_directories(directory, error);
-  if (error) {
-    errno = error.value();
-    base::fail_system("create", directory);
-  }
+  if (error) base::fail_system("create", directory, error);
   if (!made) return;
   const fs::path parent = fs::absolute(directory, error).lexically_normal().parent_path();
   if (!error) base::sync_directory(parent.string());

@@ -17,13 +17,14 @@ namespace muster::engine {
 
 namespace {
 
-// What ranks with the same parameters may disagree on, in the order in which it is reported.
-struct Difference {
+// Something that all ranks must have the same of.
+struct Shared {
   std::string_view what;
   uint64_t fingerprint = 0;
 };
 
-std::vector<Difference> differences(const Problem& problem, const Plan& plan, const OptimizerOptions& options) {
+// All but the parameters, in the order in which a difference is reported.
+std::vector<Shared> shared_values(const Problem& problem, const Plan& plan, const OptimizerOptions& options) {
   base::Hash version;
   version.add(std::string_view(kVersion));
   base::Hash chosen;
@@ -40,18 +41,17 @@ std::vector<Difference> differences(const Problem& problem, const Plan& plan, co
 }
 
 // Throws InvalidArgument that says what differs. All ranks together.
-[[noreturn]] void refuse_difference(const std::vector<Difference>& mine, Communicator& communicator) {
-  for (const Difference& difference : mine) {
+[[noreturn]] void refuse_difference(const std::vector<Shared>& mine, Communicator& communicator) {
+  for (const Shared& value : mine) {
     std::vector<uint64_t> all(static_cast<size_t>(communicator.size()));
-    communicator.all_gather(&difference.fingerprint, all.data(), sizeof difference.fingerprint, "compare options")
-        ->wait();
+    communicator.all_gather(&value.fingerprint, all.data(), sizeof value.fingerprint, "compare options")->wait();
     std::vector<int64_t> others;
     for (size_t r = 0; r < all.size(); ++r) {
       if (all[r] != all[0]) others.push_back(static_cast<int64_t>(r));
     }
     if (others.empty()) continue;
-    throw InvalidArgument(fmt::format("ranks disagree: same parameters, but other {} on {} than on rank 0",
-                                      difference.what, named(others)));
+    throw InvalidArgument(
+        fmt::format("ranks disagree: same parameters, but other {} on {} than on rank 0", value.what, named(others)));
   }
   throw Internal("ranks disagree on nothing");
 }
@@ -61,13 +61,9 @@ std::vector<Difference> differences(const Problem& problem, const Plan& plan, co
 void agree_on_plan(const Problem& problem, const Plan& plan, const OptimizerOptions& options,
                    std::span<const ParameterMemory> memory, Communicator& communicator) {
   const auto ranks = static_cast<size_t>(communicator.size());
-  base::Hash all_options;
-  all_options.add(plan.hash);
-  all_options.add(static_cast<int64_t>(options.momentum));
-  all_options.add(options.seed);
-  all_options.add(static_cast<int64_t>(options.overlap));
-  all_options.add(static_cast<int64_t>(options.graph));
-  all_options.add(static_cast<int64_t>(options.groups.size()));
+  const std::vector<Shared> shared = shared_values(problem, plan, options);
+  base::Hash everything;
+  for (const Shared& value : shared) everything.add(value.fingerprint);
   std::vector<uint64_t> fingerprints = plan::parameter_fingerprints(problem);
   for (size_t p = 0; p < fingerprints.size(); ++p) {
     base::Hash hash;
@@ -75,9 +71,9 @@ void agree_on_plan(const Problem& problem, const Plan& plan, const OptimizerOpti
     hash.add(static_cast<int64_t>(memory[p].form));
     hash.add(static_cast<int64_t>(memory[p].group));
     fingerprints[p] = hash.value();
-    all_options.add(fingerprints[p]);
+    everything.add(fingerprints[p]);
   }
-  const uint64_t mine[] = {all_options.value(), fingerprints.size()};
+  const uint64_t mine[] = {everything.value(), fingerprints.size()};
   std::vector<uint64_t> all(2 * ranks);
   communicator.all_gather(mine, all.data(), sizeof mine, "compare plans")->wait();
   bool same = true;
@@ -101,7 +97,7 @@ void agree_on_plan(const Problem& problem, const Plan& plan, const OptimizerOpti
                       problem.parameters[p].name, communicator.rank(), r));
     }
   }
-  refuse_difference(differences(problem, plan, options), communicator);
+  refuse_difference(shared, communicator);
 }
 
 void agree_on_replicas(const Problem& problem, const Holdings& holdings, std::span<const ParameterMemory> memory,

@@ -331,8 +331,9 @@ Plan build_global(const Catalog& catalog, const CostModel& cost, const PlanOptio
   Search search(catalog, cost, options, cap);
   if (std::optional<Plan> plan = search.run()) return std::move(*plan);
   if (options.scratch_bytes) {
-    throw InvalidArgument({fmt::format("scratch cap of {} MiB is too small: {}the least that works is {} MiB",
-                                       cap / kMiB, condition(options), mib(search.least_scratch())),
+    const std::string given = cap % kMiB == 0 ? fmt::format("{} MiB", cap / kMiB) : fmt::format("{} bytes", cap);
+    throw InvalidArgument({fmt::format("scratch cap of {} is too small: {}the least that works is {} MiB", given,
+                                       condition(options), mib(search.least_scratch())),
                            ErrorCode::kScratchCapTooSmall});
   }
   std::optional<Plan> plan = Search(catalog, cost, options, raised_cap(search.least_scratch())).run();
