@@ -50,8 +50,8 @@ struct PivotBlocks {
   float pivots[kR];
 };
 
-// Eliminates the pivots of one block, in the registers of one warp: lanes x and 16 + x have the upper and the lower half
-// of column x.
+// Eliminates the pivots of one block, in the registers of one warp: lanes x and 16 + x have the upper and the lower
+// half of column x.
 template <Eliminate kWhere>
 __device__ void eliminate_block(const Block& from, Block& to, float* pivots) {
   constexpr uint32_t kAll = 0xffffffff;
