@@ -43,7 +43,8 @@ MUSTER_HOST_DEVICE inline uint32_t sketch_signs(uint32_t row, uint32_t word) {
 // Below 1, because the values that stay decide the norm more than those that are capped.
 inline constexpr double kCapLevel = 0.3;
 // No singular value is divided by more than about 2^7 / kCapLevel. Rounding Q to bf16 leaves up to 2^-9 of a singular
-// value outside its span; what the cap leaves inside must be larger, or rounding decides where the singular vector is.
+// value outside its span; what the cap leaves inside, 2^-8.7, must be larger, or rounding decides where the singular
+// vector is.
 inline constexpr double kCapFloor = 0x1p-14;
 // Keeps Gram matrices positive definite when they are singular but for rounding.
 inline constexpr double kGramRidge = 0x1p-22;

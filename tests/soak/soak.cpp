@@ -33,10 +33,11 @@ using chaos::Trainee;
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kWarmUp = 4;    // cycles: the allocator's arenas, the libraries' caches
-constexpr int kMostThreads = 8;  // that multiply at once: of 4 ranks with 2 threads each
+constexpr int kMostThreads = 8;  // that multiply at the same time: 4 ranks x 2
 // A leak of 100 bytes per step would pass it in 65 cycles of 60 steps: ten minutes on two idle cores.
 constexpr int64_t kAllocated = 384 << 10;
-// What was freed and stays with malloc: as much as the packing buffers take, and arenas.
+// What was freed and stays with malloc: the arenas of threads that ended. The packing buffers, 128 MiB, come and go
+// with the pages that products touch.
 constexpr int64_t kResident = int64_t{160} << 20;
 constexpr int32_t kRanks[] = {1, 4, 2, 3};  // of the rounds of a cycle
 constexpr int kSteps = 10;                  // of a round

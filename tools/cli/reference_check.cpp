@@ -280,7 +280,7 @@ ReferenceCheck::Errors ReferenceCheck::tolerances(const Job& job) const {
     // On a GPU the cap finds the largest directions in half precision.
     if (!f32) return {0.7, cuda && workload_.options().coefficients.sketch != 0 ? 0.4 : 0.25};
     if (cuda) return {1.2, 0.5};
-    // A cap raises what is below it up to 2^7 times as far, and then come the steps.
+    // A cap raises what is below it up to 2^7 / 0.3 times as far, and then come the steps.
     return workload_.options().coefficients.sketch != 0 ? Errors{4e-2, 1.2e-2} : Errors{6e-3, 3e-3};
   }
   if (!cuda) return {f32 ? 5e-4 : 5e-3};

@@ -1,5 +1,5 @@
-// Inverses of r x r matrices, where r is the number of columns of a sketch, and what follows from them. In f32: the
-// ridge of a Gram matrix is larger than the rounding errors of its inverse.
+// Inverses of r x r matrices, where r is the number of columns of a sketch, and what follows from them. Elimination is
+// in f32: kGramRidge keeps pivots positive despite rounding.
 //
 // One thread block has one matrix in its registers: thread (y, x) of 16 x 16 has the elements (y + 16 u, x + 16 w).
 #include "kernels/cuda/newton_schulz/spectral_cap_kernels.h"
@@ -14,7 +14,7 @@ constexpr int kSide = 16;
 constexpr int kThreads = kSide * kSide;
 
 template <int kR>
-struct Small {
+struct RegisterMatrix {
   static constexpr int kOwn = kR / kSide;
 
   float v[kOwn][kOwn];
@@ -32,28 +32,28 @@ struct Small {
   }
 };
 
-// What is left of a matrix when its pivots are eliminated from top to bottom.
+// What elimination from top to bottom computes.
 enum class Eliminate : uint8_t {
   kBelow,       // only rows below a pivot: on and below the diagonal the inverse of the unit lower factor
   kEverywhere,  // Gauss-Jordan: the inverse
 };
 
 // Rows are aligned for float4.
-using Block = float[kSide][kSide + 4];
+using Tile = float[kSide][kSide + 4];
 
-// Blocks of 16 x 16 for all threads: those of the row and the column of a pivot block, and its inverse.
+// In shared memory: the tiles of 16 x 16 in the row and the column of a pivot tile, and the inverse of the pivot tile.
 template <int kR>
-struct PivotBlocks {
-  Block inverse;  // of the unit lower factor with kBelow
-  Block row[Small<kR>::kOwn];
-  Block column[Small<kR>::kOwn];
+struct PivotTiles {
+  Tile inverse;  // of the unit lower factor with kBelow
+  Tile row[RegisterMatrix<kR>::kOwn];
+  Tile column[RegisterMatrix<kR>::kOwn];
   float pivots[kR];
 };
 
-// Eliminates the pivots of one block, in the registers of one warp: lanes x and 16 + x have the upper and the lower
+// Eliminates the pivots of one tile, in the registers of one warp: lanes x and 16 + x have the upper and the lower
 // half of column x.
 template <Eliminate kWhere>
-__device__ void eliminate_block(const Block& from, Block& to, float* pivots) {
+__device__ void eliminate_tile(const Tile& from, Tile& to, float* pivots) {
   constexpr uint32_t kAll = 0xffffffff;
   constexpr int kRows = kSide / 2;
   const int x = static_cast<int>(threadIdx.x) % kSide;
@@ -90,10 +90,11 @@ __device__ void eliminate_block(const Block& from, Block& to, float* pivots) {
   }
 }
 
-// Eliminates the pivots of a symmetric matrix, 16 at a time: one after the other they would take three times as long.
+// Eliminates the pivots of a symmetric matrix, 16 at a time, so that threads wait for each other five times per 16
+// pivots.
 template <Eliminate kWhere, int kR>
-__device__ void eliminate(Small<kR>& a, PivotBlocks<kR>& shared) {
-  constexpr int kOwn = Small<kR>::kOwn;
+__device__ void eliminate(RegisterMatrix<kR>& a, PivotTiles<kR>& shared) {
+  constexpr int kOwn = RegisterMatrix<kR>::kOwn;
   constexpr bool kBelow = kWhere == Eliminate::kBelow;
   const int y = static_cast<int>(threadIdx.x) / kSide;
   const int x = static_cast<int>(threadIdx.x) % kSide;
@@ -108,7 +109,7 @@ __device__ void eliminate(Small<kR>& a, PivotBlocks<kR>& shared) {
       }
     }
     __syncthreads();
-    if (threadIdx.x < 32) eliminate_block<kWhere>(shared.row[p], shared.inverse, shared.pivots + p * kSide);
+    if (threadIdx.x < 32) eliminate_tile<kWhere>(shared.row[p], shared.inverse, shared.pivots + p * kSide);
     __syncthreads();
     float row[kOwn] = {};
 #pragma unroll 4
@@ -188,10 +189,10 @@ __device__ Ridge find_ridge(const LowerTriangle<kR>& gram) {
 
 template <int kR>
 __global__ void __launch_bounds__(kThreads) invert_cholesky_kernel(const InverseCholesky call) {
-  __shared__ alignas(16) PivotBlocks<kR> shared;
+  __shared__ alignas(16) PivotTiles<kR> shared;
   const LowerTriangle<kR> gram(call.gram, 1);
   const double ridge = find_ridge(gram).ridge;
-  Small<kR> a;
+  RegisterMatrix<kR> a;
   a.each([&](int i, int j, float& element) { element = static_cast<float>(gram.at(i, j) + (i == j ? ridge : 0.0)); });
   eliminate<Eliminate::kBelow>(a, shared);
   float* const out = call.inverse + static_cast<int64_t>(blockIdx.y) * kSmallMatrices * kR * kR;
@@ -203,7 +204,7 @@ __global__ void __launch_bounds__(kThreads) invert_cholesky_kernel(const Inverse
 
 // The sum of the elementwise product with a Gram matrix.
 template <int kR>
-__device__ double trace_of_product(const LowerTriangle<kR>& gram, double ridge, Small<kR>& a) {
+__device__ double trace_of_product(const LowerTriangle<kR>& gram, double ridge, RegisterMatrix<kR>& a) {
   double sum = 0;
   a.each([&](int i, int j, float& element) {
     sum += static_cast<double>(element) * (gram.at(i, j) + (i == j ? ridge : 0.0));
@@ -216,10 +217,11 @@ __constant__ const double kPoleShifts[kPoles] = {kInverseRootPoles[0].shift, kIn
 __constant__ const double kPoleWeights[kPoles] = {kInverseRootPoles[0].weight, kInverseRootPoles[1].weight,
                                                   kInverseRootPoles[2].weight};
 
-// Block 0 of a matrix inverts N, block 1 T / d + N, of which it keeps the trace, and one block each the poles'.
+// Per matrix: block 0 inverts N; block 1 inverts T / d + N and stores only its trace; the others compute the inverses
+// of the poles.
 template <int kR>
 __global__ void __launch_bounds__(kThreads, 2) invert_poles_kernel(const PoleInverses call) {
-  __shared__ alignas(16) PivotBlocks<kR> shared;
+  __shared__ alignas(16) PivotTiles<kR> shared;
   constexpr double kScale = 1.0 / (static_cast<double>(kBasisScale) * static_cast<double>(kBasisScale));
   const LowerTriangle<kR> n(call.n, kScale);
   const LowerTriangle<kR> t(call.t, kScale);
@@ -229,7 +231,7 @@ __global__ void __launch_bounds__(kThreads, 2) invert_poles_kernel(const PoleInv
   const int which = static_cast<int>(blockIdx.x);
   const double n_weight = which < 2 ? 1 : 1 + kPoleShifts[which - 2];
   const double t_weight = which > 0 && d != 0 ? 1 / d : 0;
-  Small<kR> a;
+  RegisterMatrix<kR> a;
   a.each([&](int i, int j, float& element) {
     const double diagonal = i == j ? t_weight * t_ridge.ridge + n_weight * n_ridge.ridge : 0.0;
     element = static_cast<float>(t_weight * t.at(i, j) + n_weight * n.at(i, j) + diagonal);
@@ -254,7 +256,8 @@ __global__ void __launch_bounds__(kThreads, 2) invert_poles_kernel(const PoleInv
   }
 }
 
-// From an estimate of the norm of X after the cap, as a share of the norm before: exact but for rounding if n > r.
+// From an estimate of the norm of X after the cap, as a share of the norm before. For n > r it is off by no more than
+// the inverse root, 3.5 %, and rounding.
 template <Form kForm>
 __device__ void write_scalars(const CapScalars& call, double c) {
   const int64_t matrix = blockIdx.y;
