@@ -3,7 +3,7 @@
 // the FLOPs of the products, the share of the sgemm peak, and the time those FLOPs would take at it. All of them take
 // turns, so that a busy machine disturbs all alike.
 //
-//   step_bench [--threads N] [--rounds N] [--json]
+//   step_bench [--threads N] [--rounds N] [--width N] [--json]
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -31,6 +31,7 @@ namespace {
 struct Settings {
   int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   int rounds = 7;
+  int width = kWidth;  // of the model; a smaller one only shows that all ways agree
   bool json = false;
 };
 
@@ -40,8 +41,8 @@ struct Model {
   std::vector<std::vector<float>> weights;
   std::vector<std::vector<float>> gradients;
 
-  Model() {
-    for (const Batch& batch : kWorkload) {
+  explicit Model(int64_t width) {
+    for (const Batch& batch : workload(width)) {
       for (int64_t i = 0; i < batch.count; ++i) {
         const int64_t count = batch.shape.rows * batch.shape.columns;
         const auto seed = static_cast<uint32_t>(2 * shapes.size());
@@ -64,6 +65,8 @@ Group hyperparameters() {
 
 // A way to take the step, and what its turns took.
 struct Way {
+  explicit Way(int64_t width) : model(width) {}
+
   std::string name;
   double flops = 0;
   std::function<void()> step;
@@ -88,14 +91,14 @@ struct Muster {
   std::vector<void*> gradients;
 };
 
-std::unique_ptr<Way> muster_way(int threads, Dtype wire, std::shared_ptr<Muster>& keep) {
-  auto way = std::make_unique<Way>();
+std::unique_ptr<Way> muster_way(const Settings& settings, Dtype wire, std::shared_ptr<Muster>& keep) {
+  auto way = std::make_unique<Way>(settings.width);
   way->name = wire == Dtype::kF32 ? "Muster" : "Muster, bf16 wire";
   Problem problem;
   problem.meshes = {{"ranks", {{"ranks", 1}}, {}}};
   problem.wire = wire;
   OptimizerOptions options{.groups = {hyperparameters()}};
-  options.threads = threads;
+  options.threads = settings.threads;
   const size_t steps = options.groups[0].coefficients.steps.size();
   std::vector<ParameterMemory> memory;
   keep = std::make_shared<Muster>();
@@ -115,8 +118,8 @@ std::unique_ptr<Way> muster_way(int threads, Dtype wire, std::shared_ptr<Muster>
   return way;
 }
 
-std::unique_ptr<Way> usual_way(int threads, bool fused) {
-  auto way = std::make_unique<Way>();
+std::unique_ptr<Way> usual_way(const Settings& settings, bool fused) {
+  auto way = std::make_unique<Way>(settings.width);
   way->name = fused ? "usual way, fused" : "usual way";
   const Group group = hyperparameters();
   struct State {
@@ -129,7 +132,8 @@ std::unique_ptr<Way> usual_way(int threads, bool fused) {
     state->variance.emplace_back(static_cast<size_t>(std::max(shape.rows, shape.columns)));
     way->flops += UsualWay::flops(shape, group.coefficients.steps.size());
   }
-  auto usual = std::make_shared<UsualWay>(threads, UsualWay::Options{group.coefficients, group.lr, group.weight_decay,
+  auto usual =
+      std::make_shared<UsualWay>(settings.threads, UsualWay::Options{group.coefficients, group.lr, group.weight_decay,
                                                                      group.momentum, group.beta2, group.eps, fused});
   way->step = [usual, state, model = &way->model] {
     for (size_t m = 0; m < model->shapes.size(); ++m) {
@@ -141,8 +145,8 @@ std::unique_ptr<Way> usual_way(int threads, bool fused) {
 }
 
 // How far the weights are from the expected ones, relative to how far those have come.
-double difference(const Model& model, const Model& expected) {
-  const Model start;
+double difference(const Model& model, const Model& expected, int64_t width) {
+  const Model start(width);
   double worst = 0;
   for (size_t m = 0; m < start.shapes.size(); ++m) {
     double off = 0;
@@ -170,8 +174,10 @@ double least(const std::vector<double>& values) { return *std::min_element(value
 // The best of a round, over several sizes.
 class Peak {
  public:
-  explicit Peak(int threads) {
-    for (const int64_t n : {768, 1536, 2048, 3072}) sizes_.push_back(std::make_unique<SgemmPeak>(threads, n));
+  Peak(int threads, int64_t width) {
+    for (const int64_t n : {width, 2 * width, 8 * width / 3, 4 * width}) {
+      sizes_.push_back(std::make_unique<SgemmPeak>(threads, n));
+    }
   }
   Rate measure() {
     Rate best;
@@ -247,18 +253,18 @@ void print_json(const Settings& settings, const std::vector<Way*>& ways, const s
 int run(const Settings& settings) {
   std::shared_ptr<Muster> f32;
   std::shared_ptr<Muster> bf16;
-  const auto muster_f32 = muster_way(settings.threads, Dtype::kF32, f32);
-  const auto muster_bf16 = muster_way(settings.threads, Dtype::kBf16, bf16);
-  const auto fused = usual_way(settings.threads, true);
-  const auto usual = usual_way(settings.threads, false);
+  const auto muster_f32 = muster_way(settings, Dtype::kF32, f32);
+  const auto muster_bf16 = muster_way(settings, Dtype::kBf16, bf16);
+  const auto fused = usual_way(settings, true);
+  const auto usual = usual_way(settings, false);
   const std::vector<Way*> ways{muster_f32.get(), muster_bf16.get(), fused.get(), usual.get()};
-  Peak peak(settings.threads);
+  Peak peak(settings.threads, settings.width);
   std::vector<Rate> peaks;
 
   // The warm-up is also the comparison: the first steps of all start from the same weights.
   for (Way* way : ways) way->step();
   for (const Way* way : ways) {
-    const double off = difference(way->model, usual->model);
+    const double off = difference(way->model, usual->model, settings.width);
     if (!(off <= tolerance(*way))) {
       throw std::runtime_error(fmt::format("{}: {} from the usual way, expected {}", way->name, off, tolerance(*way)));
     }
@@ -277,13 +283,17 @@ Settings parse(int argc, char** argv) {
     const std::string_view flag = argv[i];
     if (flag == "--json") {
       settings.json = true;
-    } else if ((flag == "--threads" || flag == "--rounds") && i + 1 < argc) {
+    } else if ((flag == "--threads" || flag == "--rounds" || flag == "--width") && i + 1 < argc) {
       const int value = std::stoi(argv[++i]);
       if (value < 1) throw std::runtime_error(fmt::format("{}: {}: expected at least 1", flag, value));
-      (flag == "--threads" ? settings.threads : settings.rounds) = value;
+      (flag == "--threads" ? settings.threads : flag == "--rounds" ? settings.rounds : settings.width) = value;
     } else {
-      throw std::runtime_error(fmt::format("{}: expected --threads N, --rounds N or --json", flag));
+      throw std::runtime_error(fmt::format("{}: expected --threads N, --rounds N, --width N or --json", flag));
     }
+  }
+  // The usual way sums 16 elements at a time, and a size of the peak is 8/3 of the width.
+  if (settings.width % 48 != 0) {
+    throw std::runtime_error(fmt::format("--width: {}: expected a multiple of 48", settings.width));
   }
   return settings;
 }

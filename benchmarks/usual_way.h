@@ -24,8 +24,12 @@ struct Batch {
   int64_t count;
 };
 
-// A quarter of the depth of GPT-2.
-inline const std::vector<Batch> kWorkload{{{768, 768}, 12}, {{3072, 768}, 3}, {{768, 3072}, 3}};
+// A quarter of the depth of GPT-2, which is 768 wide.
+inline constexpr int64_t kWidth = 768;
+inline std::vector<Batch> workload(int64_t width) {
+  return {{{width, width}, 12}, {{4 * width, width}, 3}, {{width, 4 * width}, 3}};
+}
+inline const std::vector<Batch> kWorkload = workload(kWidth);
 
 inline std::vector<float> random_values(int64_t count, uint32_t seed = 7) {
   std::mt19937 random(seed);

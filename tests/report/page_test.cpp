@@ -86,10 +86,17 @@ TEST(Page, ACurveHasABandOnlyIfItIsGiven) {
 
 TEST(Page, TablesOfWordsAreKept) {
   Page page;
-  page.tables = {{.title = "Parameters", .lead = "All.", .heads = {"parameter", "shape"}, .rows = {{"wte", "2×3"}}}};
+  page.tables = {{.title = "Parameters",
+                  .lead = "All.",
+                  .heads = {"parameter", "shape"},
+                  .words = {"shape"},
+                  .rows = {{"wte", "2×3"}},
+                  .total = {"1", ""}}};
   const Json table = page_data(page).at("tables")[0];
   EXPECT_EQ(table.at("heads"), (Json{"parameter", "shape"}));
+  EXPECT_EQ(table.at("words"), Json{"shape"});
   EXPECT_EQ(table.at("rows")[0][1], "2×3");
+  EXPECT_EQ(table.at("total"), (Json{"1", ""}));
 }
 
 TEST(Page, WavesOfAMapAreRuns) {

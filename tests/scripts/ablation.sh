@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every row of scripts/ablation must be flags that `muster train` takes, and the fused row must be read from step_bench.
+# scripts/ablation prints every row, and says in one line what is wrong. tests/cli/ablation.sh runs it with the real programs.
 # Usage: ablation.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -25,6 +25,22 @@ done
 for flags in '--residual-scale after' '--residual-scale on' '--attention-lr-mul 2 --down-lr-mul 4' '--wo-axis columns' '--seed 2'; do
   grep -qF -- "$flags" "$work/flags" || { echo "ablation: no training with $flags" >&2; exit 1; }
 done
-if scripts/ablation --muster "$work/muster" --only nothing 2>"$work/error"; then exit 1; fi
-grep -qF "'nothing' is none of baseline" "$work/error"
+
+# They ended in a traceback, or the training's own error was lost.
+refuses() {
+  if scripts/ablation "${@:2}" >"$work/table" 2>"$work/error"; then echo "ablation ${*:2}: exit 0" >&2; exit 1; fi
+  if grep -q Traceback "$work/error" || ! grep -qF -- "$1" "$work/error"; then
+    echo "ablation ${*:2}: no '$1' in: $(cat "$work/error")" >&2
+    exit 1
+  fi
+}
+printf '#!/bin/sh\necho "muster: error: --nothing: no such flag" >&2; exit 2\n' >"$work/fails"
+chmod +x "$work/fails"
+refuses "'nothing' is none of baseline" --muster "$work/muster" --only nothing
+refuses "'muon' is first" --muster "$work/muster" --only muon
+refuses '--seeds: 0' --muster "$work/muster" --only baseline --seeds 0
+refuses "--muster: there is no program '$work/none'; \`make build\`" --muster "$work/none" --only baseline
+refuses "--step-bench: there is no program '$work/none'; \`cmake --build build --target step_bench\`" \
+  --muster "$work/muster" --step-bench "$work/none --rounds 1"
+refuses 'exit status 2: muster: error: --nothing' --muster "$work/fails" --only baseline
 echo "ablation: every row is there"

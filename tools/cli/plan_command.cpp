@@ -38,8 +38,10 @@ struct PlanArguments {
 report::TextTable parameter_table(const std::vector<plan_text::ParameterRow>& rows) {
   report::TextTable table{
       .title = "Parameters",
-      .lead = "Every parameter, how it lies on the ranks, and which of them update it.",
-      .heads = {"parameter", "shape", "elements", "dtype", "layout", "algorithm", "matrices", "updated by", "ranks"}};
+      .lead = fmt::format("{}: how each lies on the ranks, and which of them update it.",
+                          plan_text::counted_text(std::ssize(rows), "parameter")),
+      .heads = {"parameter", "shape", "elements", "dtype", "layout", "algorithm", "matrices", "updated by", "ranks"},
+      .words = {"dtype", "layout", "algorithm", "updated by", "ranks"}};
   int64_t elements = 0;
   int64_t matrices = 0;
   for (const plan_text::ParameterRow& row : rows) {
@@ -50,8 +52,15 @@ report::TextTable parameter_table(const std::vector<plan_text::ParameterRow>& ro
                           std::string(plan_text::word(row.algorithm)), plan_text::grouped_text(row.matrices),
                           std::string(plan_text::word(row.update)), plan_text::ranks_words(row.owners)});
   }
-  table.rows.push_back({fmt::format("{} in all", plan_text::grouped_text(std::ssize(rows))), "",
-                        plan_text::grouped_text(elements), "", "", "", plan_text::grouped_text(matrices), "", ""});
+  table.total = {fmt::format("{} in all", plan_text::grouped_text(std::ssize(rows))),
+                 "",
+                 plan_text::grouped_text(elements),
+                 "",
+                 "",
+                 "",
+                 plan_text::grouped_text(matrices),
+                 "",
+                 ""};
   return table;
 }
 
@@ -92,8 +101,10 @@ void run(const PlanArguments& arguments) {
     print(plan_text::plan_json(report, {.explanation = explanation ? &*explanation : nullptr,
                                         .parameters = arguments.parameters ? &parameters : nullptr}));
   } else if (arguments.parameters) {
-    report::Columns columns(parameter_table({}).heads);
-    for (const std::vector<std::string>& row : parameter_table(parameters).rows) columns.add(row);
+    const report::TextTable table = parameter_table(parameters);
+    report::Columns columns(table.heads);
+    for (const std::vector<std::string>& row : table.rows) columns.add(row);
+    columns.add(table.total);
     print(columns.text(wants_colour() ? report::Columns::Colour::kOn : report::Columns::Colour::kOff));
   } else if (explanation) {
     print(plan_text::explain_text(report, *explanation));

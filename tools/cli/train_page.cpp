@@ -16,6 +16,7 @@
 #include "plan_text/text.h"
 #include "report/findings.h"
 #include "traced_ranks.h"
+#include "train/statistics.h"
 
 namespace muster::cli {
 namespace {
@@ -59,19 +60,32 @@ report::CurveChart loss_chart(const TrainOutcome& outcome) {
   return chart;
 }
 
+// A training loses most at its start, and an axis that shows this hides the band: the axis fits the last three
+// quarters.
+void fit_band(report::CurveChart& chart, const std::vector<train::HeldOutSpread>& spread) {
+  chart.lead = "The band is one standard deviation to either side of the mean.";
+  const auto last = spread.back().step;
+  const auto from = std::ranges::find_if(spread, [&](const auto& at) { return 4 * at.step >= last; });
+  if (spread.end() - from < 2 || from == spread.begin()) return;
+  chart.fit_from = static_cast<double>(from->step);
+  chart.lead += fmt::format(" The axis fits the losses from step {} on; the table has the others, too.", from->step);
+}
+
 // Of several runs, the mean and how far they are apart.
 report::CurveChart held_out_chart(const TrainOutcome& outcome) {
   report::CurveChart chart{.title = "Held-out loss", .x_label = "step", .y_label = "nats per token"};
   const bool several = outcome.runs.size() > 1;
   Curve curve{.name = several ? fmt::format("mean of {} runs ± standard deviation", outcome.runs.size())
                               : training_name(outcome)};
-  for (const train::HeldOutSpread& at : train::held_out_spread(outcome.runs)) {
+  const std::vector<train::HeldOutSpread> spread = train::held_out_spread(outcome.runs);
+  for (const train::HeldOutSpread& at : spread) {
     curve.x.push_back(static_cast<double>(at.step));
     curve.y.push_back(at.mean);
     if (!several) continue;
     curve.low.push_back(at.mean - at.deviation);
     curve.high.push_back(at.mean + at.deviation);
   }
+  if (several) fit_band(chart, spread);
   chart.curves.push_back(std::move(curve));
   if (outcome.target) chart.marks.push_back({"target", *outcome.target});
   chart.source = Source::kMeasured;
@@ -122,6 +136,10 @@ report::Comparison training_table(const std::vector<Training>& list) {
   return table;
 }
 
+std::string runs_words(const std::vector<double>& losses) {
+  return fmt::format("mean of {} runs, standard deviation {:.4f}", losses.size(), train::standard_deviation(losses));
+}
+
 std::string losses_words(const TrainOutcome& outcome) {
   std::vector<std::string> other;
   for (const OtherTraining& one : outcome.beside) {
@@ -148,16 +166,25 @@ std::vector<std::string> findings(const TrainOutcome& outcome, const std::vector
     out.push_back(report::padding_words(padding));
   }
   if (!outcome.beside.empty()) out.push_back(losses_words(outcome));
+  const std::vector<double> losses = outcome.final_losses();
+  const bool several = losses.size() > 1;
   out.push_back(
-      fmt::format("The held-out loss is {:.4f} nats per token. Guessing by the frequency of letters costs {:.4f}.",
-                  run.final_loss, run.unigram_entropy));
+      fmt::format("The held-out loss is {:.4f} nats per token{}. Guessing by the frequency of letters costs {:.4f}.",
+                  train::mean(losses), several ? fmt::format(" ({})", runs_words(losses)) : "", run.unigram_entropy));
+  if (several && outcome.target) {
+    out.push_back(fmt::format("A mean this low has p = {:.4g} if the true mean is the target {}.",
+                              train::p_below(losses, *outcome.target), *outcome.target));
+  }
   return out;
 }
 
 std::vector<Figure> facts(const TrainOutcome& outcome) {
   const TrainResult& run = outcome.runs.front();
+  const std::vector<double> losses = outcome.final_losses();
+  const bool several = losses.size() > 1;
   std::vector<Figure> all{
-      measured(Figure::number("final_loss", "held-out loss", run.final_loss)).with_note("nats per token"),
+      measured(Figure::number(several ? "mean" : "final_loss", "held-out loss", train::mean(losses)))
+          .with_note("nats per token" + (several ? ", " + runs_words(losses) : "")),
       Figure::number("unigram_entropy", "guessing by frequency", run.unigram_entropy).with_note("nats per token"),
       Figure::count("steps", "steps", std::ssize(run.losses))
           .with_note(fmt::format("of {} tokens", plan_text::grouped_text(run.tokens_a_step))),

@@ -142,14 +142,16 @@ static void to_json(Json& json, const Curve& curve) {
 }
 
 static void to_json(Json& json, const TextTable& table) {
-  json = {{"title", table.title}, {"lead", table.lead}, {"heads", table.heads}, {"rows", table.rows}};
+  json = {{"title", table.title}, {"lead", table.lead}, {"heads", table.heads},
+          {"words", table.words}, {"rows", table.rows}, {"total", table.total}};
 }
 
 static void to_json(Json& json, const CurveChart::Mark& mark) { json = {{"label", mark.label}, {"y", mark.y}}; }
 
 static void to_json(Json& json, const CurveChart& chart) {
-  json = {{"title", chart.title},   {"x_label", chart.x_label}, {"y_label", chart.y_label},
-          {"curves", chart.curves}, {"marks", chart.marks},     {"source", name(chart.source)}};
+  json = {{"title", chart.title}, {"x_label", chart.x_label},     {"y_label", chart.y_label}, {"curves", chart.curves},
+          {"marks", chart.marks}, {"source", name(chart.source)}, {"lead", chart.lead}};
+  if (chart.fit_from) json["fit_from"] = *chart.fit_from;
 }
 
 static void to_json(Json& json, const Page& page) {

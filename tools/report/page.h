@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -122,14 +123,18 @@ struct CurveChart {
   std::vector<Curve> curves{};
   std::vector<Mark> marks{};  // level lines: an entropy, a target
   Source source = Source::kNone;
+  std::string lead{};                // empty: how to hide curves
+  std::optional<double> fit_from{};  // the y axis fits the values from this x on; earlier ones may lie outside
 };
 
-// Words in rows, folded until they are asked for.
+// A table of words and figures, which scrolls by itself where it is long or wide.
 struct TextTable {
   std::string title{};
   std::string lead{};
   std::vector<std::string> heads{};
+  std::vector<std::string> words{};  // heads of columns of words, which begin on the left; the first always does
   std::vector<std::vector<std::string>> rows{};
+  std::vector<std::string> total{};  // the line below the rows; empty: none
 };
 
 struct Page {

@@ -9,7 +9,7 @@ import re
 import subprocess
 import unittest
 
-from reports import FOLDER, MODEL, MUSTER, ReportTest, SAMPLE_PAGE, close_browser, main, open_browser
+from reports import FOLDER, MODEL, MUSTER, ReportTest, SAMPLE_PAGE, close_browser, main, muster, open_browser
 from vision import contrast, difference
 
 setUpModule, tearDownModule = open_browser, close_browser
@@ -287,6 +287,47 @@ class LongNames(LayoutTest, unittest.TestCase):
     flags = ("plan", "MODEL", "--ranks", "3")
 
 
+class ParametersLayout(LayoutTest, unittest.TestCase):
+    """The table of all parameters, of a model whose layouts are long."""
+
+    name = "parameters"
+    flags = ("plan", "moe-397b", "--mesh", "fsdp=4,ep=4", "--layers", "2", "--scratch-mib", "0", "--parameters")
+
+    # It was folded, and 50 rows were counted where a model has 49 parameters.
+    def test_all_parameters_are_there_and_their_total(self):
+        names = [row["parameter"] for row in self.rows]
+        self.assertEqual(self.texts("#table-0 tbody th"), names)
+        self.assertTrue(self.texts("#table-0 .lead")[0].startswith(f"{len(names)} parameters:"))
+        self.assertEqual(self.texts("#table-0 tfoot th"), [f"{len(names)} in all"])
+        self.assertTrue(self.browser.one("#table-0 tfoot").is_displayed())
+
+    # Words began on the right, as figures do, and the last columns were outside of a desk's window.
+    def test_words_begin_on_the_left_and_all_columns_are_in_the_window(self):
+        aligned = "return [...document.querySelectorAll('#table-0 tbody tr:first-child td')].map((e) => getComputedStyle(e).textAlign)"
+        self.assertEqual(self.browser.script(aligned), ["right"] * 2 + ["left"] * 3 + ["right"] + ["left"] * 2)
+        wide = "const e = document.querySelector('#table-0 .scroll'); return e.scrollWidth - e.clientWidth"
+        self.assertLessEqual(self.browser.script(wide), 0)
+
+    def test_heads_and_names_stay_in_sight(self):
+        b = self.browser
+        for width in (390, 1280):
+            b.open(self.page, width)
+            b.script("const e = document.querySelector('#table-0 .scroll'); e.scrollTo(e.scrollWidth, e.scrollHeight)")
+            place = "const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.right]"
+            window = b.script(place, b.one("#table-0 .scroll"))
+            head = b.script(place, b.one("#table-0 thead th"))
+            self.assertAlmostEqual(head[1], window[1], delta=1)
+            for css in ("thead th", "tbody tr:last-child th", "tfoot th"):
+                left, _, right = b.script(place, b.one(f"#table-0 {css}"))
+                self.assertAlmostEqual(left, window[0], delta=1)
+                self.assertLess(right - left, (window[2] - window[0]) / 2, css)
+
+    @classmethod
+    def make(cls):
+        cls.rows = muster(*cls.flags)["parameter_table"]
+        return super().make()
+
+
 class BenchLayout(LayoutTest, unittest.TestCase):
     name = "bench"
     flags = (
@@ -396,6 +437,50 @@ class TrainLayout(LayoutTest, unittest.TestCase):
         for part in ("findings", "facts", "comparison-0", "timeline"):
             self.assertNotIn("redicted", self.browser.one(f"#{part}").text)
         self.assertEqual(self.browser.attribute("#strategies h2 .source", "data-source"), "predicted")
+
+
+class RunsLayout(LayoutTest, unittest.TestCase):
+    """Several runs with held-out losses on the way."""
+
+    name = "runs"
+    flags = (
+        *("train", "--layers", "1", "--width", "32", "--heads", "2", "--context", "32", "--batch", "8"),
+        *("--steps", "16", "--runs", "3", "--eval-every", "2", "--target", "4"),
+    )
+    sources = {"mean": "measured"}
+
+    # The figures of the first seed stood for all.
+    def test_figures_are_of_all_runs(self):
+        mean, deviation = re.search(r"3 runs: loss ([\d.]+) \(standard deviation ([\d.]+)\)", self.said).groups()
+        words = f"mean of 3 runs, standard deviation {deviation}"
+        self.assertIn(words, self.browser.one("#facts [data-key=mean]").text)
+        self.assertEqual(self.browser.one("#facts [data-key=mean] dd").text, mean)
+        p = re.search(r"t-test, loss below 4: p = (\S+)", self.said).group(1)
+        held_out, test = self.texts("#findings li")[-2:]
+        self.assertTrue(held_out.startswith(f"The held-out loss is {mean} nats per token ({words})."), held_out)
+        self.assertEqual(test, f"A mean this low has p = {p} if the true mean is the target 4.")
+
+    # The axis began with the loss before the first step, and the band was thinner than the line.
+    def test_the_axis_fits_the_band(self):
+        b = self.browser
+        chart = next(chart for chart in b.data()["charts"] if chart["title"] == "Held-out loss")
+        (curve,) = chart["curves"]
+        self.assertEqual(chart["fit_from"], 4)
+        part = f"#curves-{b.data()['charts'].index(chart)}"
+        self.assertIn("from step 4 on", b.one(f"{part} .lead").text)
+        path = b.script("return document.querySelector(arguments[0] + ' .frame .curve').getAttribute('d')", part)
+        self.assertEqual(b.script("return getComputedStyle(document.querySelector('.frame')).overflow"), "hidden")
+        frame = {k: float(b.attribute(f"{part} .frame", k)) for k in ("y", "height")}
+        heights = [float(y) for y in re.findall(r"[ML]\S+ (\S+?)(?=[ML]|$)", path)]
+        self.assertLess(heights[0], frame["y"])
+        for x, height in zip(curve["x"], heights):
+            if x >= 4:
+                self.assertGreater(height, frame["y"])
+                self.assertLess(height, frame["y"] + frame["height"])
+        b.script("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
+        deviation = (curve["high"][-1] - curve["low"][-1]) / 2
+        self.assertEqual(self.texts(f"{part} td")[-1], f"{curve['y'][-1]:.6g} ± {deviation:.3g}")
+        self.assertIn("±", b.hover(f"{part} svg.curves", 0.9, 0.5))
 
 
 class VerifyLayout(LayoutTest, unittest.TestCase):

@@ -62,6 +62,18 @@ function extent(values) {
 
 const valueText = (value) => (value === null ? "–" : String(Number(value.toPrecision(6))));
 
+// A value with the band around it, if there is one.
+function pointText(curve, i) {
+  const [low, high] = [curve.low?.[i] ?? null, curve.high?.[i] ?? null];
+  if (low === null || high === null) return valueText(curve.y[i]);
+  return `${valueText(curve.y[i])} ± ${Number(((high - low) / 2).toPrecision(3))}`;
+}
+
+// Values of a curve from a place on.
+function valuesFrom(curve, x) {
+  return [curve.y, curve.low ?? [], curve.high ?? []].flatMap((list) => list.filter((_, i) => curve.x[i] >= x));
+}
+
 class CurvesView {
   constructor(drawing, chart) {
     this.drawing = drawing;
@@ -79,7 +91,7 @@ class CurvesView {
     this.width = Math.max(1, this.drawing.parentElement.clientWidth);
     const curves = this.curves();
     [this.low, this.high] = extent(curves.flatMap((curve) => curve.x));
-    const heights = curves.flatMap((curve) => [...curve.y, ...(curve.low ?? []), ...(curve.high ?? [])]);
+    const heights = curves.flatMap((curve) => valuesFrom(curve, this.chart.fit_from ?? -Infinity));
     const [least, most] = extent([...heights, ...this.chart.marks.map((mark) => mark.y)]);
     const room = (most - least) * 0.05;
     this.range = [least - room, most + room];
@@ -87,8 +99,23 @@ class CurvesView {
     this.drawing.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
     this.drawing.replaceChildren(
         ...this.axes(), ...this.marks(this.width - right, left),
-        ...this.chart.curves.map((_, i) => i).filter((i) => this.visible[i]).map((i) => this.band(i)),
-        ...this.chart.curves.map((_, i) => i).filter((i) => this.visible[i]).map((i) => this.line(i)));
+        this.frame(
+            this.chart.curves.map((_, i) => i).filter((i) => this.visible[i]).map((i) => this.band(i)),
+            this.chart.curves.map((_, i) => i).filter((i) => this.visible[i]).map((i) => this.line(i))));
+  }
+
+  // Cuts off what goes beyond the axis, but not half of a line on its edge.
+  frame(...content) {
+    const {left, right, top, bottom, height} = curveBox;
+    const edge = 2;
+    const box = {
+      x: left - edge,
+      y: top - edge,
+      width: Math.max(0, this.width - left - right) + 2 * edge,
+      height: height - top - bottom + 2 * edge
+    };
+    const viewBox = `${box.x} ${box.y} ${box.width} ${box.height}`;
+    return svg("svg", {class: "frame", ...box, viewBox}, ...content);
   }
 
   axes() {
@@ -180,7 +207,9 @@ class CurvesView {
   values(step) {
     return this.chart.curves.map((curve, i) => ({curve, i, at: this.visible[i] ? curve.x.indexOf(step) : -1}))
         .filter(({at}) => at >= 0)
-        .map(({curve, i, at}) => ({name: curve.name, colour: seriesColour(i), y: curve.y[at]}));
+        .map(
+            ({curve, i, at}) =>
+                ({name: curve.name, colour: seriesColour(i), y: curve.y[at], text: pointText(curve, at)}));
   }
 
   mark(place) {
@@ -190,7 +219,7 @@ class CurvesView {
     const {top, bottom, height} = curveBox;
     this.drawing.append(svg("line", {class: "crosshair", x1: x, x2: x, y1: top, y2: height - bottom}));
     for (const {colour: fill, y} of this.values(this.steps()[place])) {
-      if (y === null) continue;
+      if (y === null || y < this.range[0] || y > this.range[1]) continue;
       this.drawing.append(
           svg("circle", {class: "crosshair", cx: x, cy: this.y(y), r: 3.5, style: `fill:var(--${fill})`}));
     }
@@ -198,7 +227,7 @@ class CurvesView {
 
   describe(place) {
     const step = this.steps()[place];
-    const lines = this.values(step).map(({name, y}) => `${name}: ${valueText(y)}`);
+    const lines = this.values(step).map(({name, text}) => `${name}: ${text}`);
     return {title: `${this.chart.x_label} ${countText(step)}`, lines};
   }
 }
@@ -228,7 +257,7 @@ function curveTable(chart) {
   const rows = steps.filter((_, i) => i % every === 0 || i === steps.length - 1)
                    .map((step) => el("tr", {}, el("th", {scope: "row"}, countText(step)), chart.curves.map((curve) => {
                           const at = curve.x.indexOf(step);
-                          return el("td", {}, at < 0 ? "" : valueText(curve.y[at]));
+                          return el("td", {}, at < 0 ? "" : pointText(curve, at));
                         })));
   const heads = [chart.x_label, ...chart.curves.map((curve) => curve.name)];
   return el("details", {}, el("summary", {}, "As a table"), table(heads, rows, chart.title));
@@ -244,7 +273,7 @@ function curvesPart(chart, number) {
   return partFrom(
       chart.source, `curves-${number}`, chart.title,
       alike ? "Curves whose values are all the same are drawn in turns, as one line of several colours." :
-              "Choose a name to hide or show its curve.",
+              chart.lead || "Choose a name to hide or show its curve.",
       el("div", {class: "controls"},
          el("div", {class: "legend", role: "group", "aria-label": "Curves"},
             chart.curves.map((_, i) => curveToggle(view, i)))),

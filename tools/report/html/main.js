@@ -34,12 +34,18 @@ function findingsPart() {
       el("ul", {}, report.findings.map((finding) => el("li", {}, finding))));
 }
 
-function tablePart({title, lead, heads, rows}, number) {
-  const lines = rows.map(
-      ([first, ...rest]) => el("tr", {}, el("th", {scope: "row"}, first), rest.map((cell) => el("td", {}, cell))));
-  return part(
-      `table-${number}`, title, lead,
-      el("details", {}, el("summary", {}, `All ${countText(rows.length)} rows`), table(heads, lines, title)));
+// Names break behind their dots and underscores, where there is no room for the whole.
+const breakable = (name) => name.split(/(?<=[._])/).flatMap((piece) => [piece, el("wbr")]);
+
+// A window over a long table: its heads and the names of its rows stay in sight.
+function tablePart({title, lead, heads, words, rows, total}, number) {
+  const line = ([first, ...rest]) =>
+      el("tr", {}, el("th", {scope: "row"}, breakable(first)),
+         rest.map((cell, i) => el("td", {class: words.includes(heads[i + 1]) ? "words" : null}, cell)));
+  const scroll = table(heads, rows.map(line), title, words);
+  scroll.classList.add("window");
+  if (total.length > 0) scroll.querySelector("table").append(el("tfoot", {}, line(total)));
+  return part(`table-${number}`, title, lead, scroll);
 }
 
 // What the names of strategies and figures mean.
