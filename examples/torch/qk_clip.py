@@ -72,7 +72,7 @@ def train(tau: float | None) -> float:
         for i in range(len(model.layers))
     }
     groups = muster.torch.param_groups(model, verbose=False)
-    optimizer = muster.torch.Muon(groups, lr=0.1, grad_sync=True, qk_heads=qk_heads)
+    optimizer = muster.torch.Muon(groups, lr=0.05, grad_sync=True, qk_heads=qk_heads)
     # [/heads]
     rank = dist.get_rank() if dist.is_initialized() else 0
     data = torch.Generator().manual_seed(rank)
@@ -95,7 +95,7 @@ def train(tau: float | None) -> float:
         else:
             optimizer.step()
         if rank == 0 and step % 10 == 0:
-            print(f"step {step:3}  loss {float(loss):.3f}  largest logit {largest:.2f}", flush=True)
+            print(f"step {step:3}  loss {loss.item():.3f}  largest logit {largest:.2f}", flush=True)
     return largest
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 
@@ -270,9 +271,16 @@ def test_overlapped_steps_give_the_same_bits() -> None:
     run_ranks(2, _overlap)
 
 
-def test_a_copy_clips_too() -> None:
-    import copy
+def test_layers_without_rotary_rows_need_no_other_power() -> None:
+    trained = Trained(alone, None, torch.float32, "nearest", qk_heads={"fused": HEADS["fused"]})
+    plain = Trained(alone, None, torch.float32, "nearest")
+    trained.step(1, {"fused": [400.0, 50.0]})
+    plain.step(1, None)
+    factors = torch.tensor(([0.5] * 4 + [1.0] * 4) * 2 + [1.0] * 8)
+    assert torch.equal(trained.weights()["qkv.weight"], plain.weights()["qkv.weight"] * factors.unsqueeze(1))
 
+
+def test_a_copy_clips_too() -> None:
     trained = Trained(alone, None, torch.float32, "nearest")
     trained.step(1, combined(1, 1))
     model, optimizer = copy.deepcopy((trained.model, trained.optimizer))

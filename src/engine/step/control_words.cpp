@@ -33,7 +33,7 @@ uint64_t step_fingerprint(const StepRequest& request, int64_t seed) {
   hash.add(static_cast<int64_t>(options.non_finite));
   hash.add(static_cast<int64_t>(options.grad_norm));
   hash.add(static_cast<int64_t>(options.parameter_stats));
-  hash.add(static_cast<int64_t>(options.row_factors.empty()));
+  hash.add(static_cast<int64_t>(options.row_factors.size()));
   return hash.value();
 }
 

@@ -62,7 +62,7 @@ DeviceStep::Prepared DeviceStep::prepare(const StepRequest& request) {
 
 // Factors for the same calls as on other ranks, if this rank refuses its own for their number.
 std::span<const float> DeviceStep::as_many(std::span<const float> factors) const {
-  const bool usable = factors.empty() || std::ssize(factors) == context_.row_scalings.factors();
+  const bool usable = factors.empty() || std::ssize(factors) >= context_.row_scalings.factors();
   return usable ? factors : context_.row_scalings.placeholder();
 }
 

@@ -81,8 +81,9 @@ bool RowScalings::any_returns_weights(const std::vector<bool>& parameters) const
 
 void check_row_factors(const RowScalings& scalings, std::span<const float> factors, bool on_host) {
   if (factors.empty()) return;
-  if (std::ssize(factors) != scalings.factors()) {
-    throw InvalidArgument(fmt::format("row_factors: {} factors, expected {}", factors.size(), scalings.factors()));
+  if (std::ssize(factors) < scalings.factors()) {
+    throw InvalidArgument(
+        fmt::format("row_factors: {} factors, expected at least {}", factors.size(), scalings.factors()));
   }
   for (size_t i = 0; on_host && i < factors.size(); ++i) {
     if (std::isfinite(factors[i]) && factors[i] > 0) continue;

@@ -17,7 +17,7 @@ class RowScalings {
   // Throws InvalidArgument that names what is wrong with the option row_scaling.
   RowScalings(const plan::Catalog& catalog, std::span<const RowScaling> scalings, kernels::Kernels& kernels);
 
-  // How many factors a step needs; 0: no rows are scaled.
+  // How many factors a step needs at least.
   int64_t factors() const { return factors_; }
   bool scales(size_t parameter) const { return places_[parameter] >= 0; }
   kernels::RowFactors of(size_t parameter, const float* factors) const;
@@ -38,8 +38,8 @@ class RowScalings {
   DeviceBuffer numbers_;  // RowScaling::factor_of_row of all parameters, one after the other; room for all factors
 };
 
-// Throws InvalidArgument unless there are as many factors as the scalings need, or none. On the host each of them must
-// be finite and above 0.
+// Throws InvalidArgument if there are fewer factors than the scalings need, and more than none. On the host each of
+// them must be finite and above 0.
 void check_row_factors(const RowScalings& scalings, std::span<const float> factors, bool on_host);
 
 }  // namespace muster::engine
