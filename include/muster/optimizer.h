@@ -63,6 +63,13 @@ struct Device {
 /// True if CUDA was built in and a device was found.
 bool cuda_available();
 
+/// Rows of a parameter that steps multiply by factors (StepOptions::row_factors). A row is a line along the last
+/// dimension, so a parameter of shape (4, 3, 10) has 12; in a vector, each element is a row.
+struct RowScaling {
+  int32_t parameter = 0;                 ///< index into Problem::parameters
+  std::vector<int32_t> factor_of_row{};  ///< per row, an index into StepOptions::row_factors; -1: always 1
+};
+
 /// Options that are fixed at construction. Every rank gives the same; only counters, updates, device and threads are
 /// its own.
 struct OptimizerOptions {
@@ -83,6 +90,8 @@ struct OptimizerOptions {
   /// order they come; AdamW and Lion go last. Not with options that need all gradients first: clipping, norms, a policy
   /// for non-finite gradients, a scale of the gradients, parameter_stats.
   bool overlap = false;
+  /// Which rows steps multiply by which factors; each parameter at most once.
+  std::vector<RowScaling> row_scaling{};
   bool graph = true;  ///< on a device: capture a step once as a graph and replay it; set false when debugging
 };
 
@@ -104,6 +113,12 @@ struct StepOptions {
   /// Compute ParameterStats for every parameter. Such a step costs one more Gram product per matrix, five passes over
   /// the weights and 16 MiB. On a device it waits for the end of the step, and does not replay a graph.
   bool parameter_stats = false;
+  /// Factors of the rows that OptimizerOptions::row_scaling names, each finite and above 0; the same on every rank.
+  /// Empty: none. A row is multiplied after its update and before its weights are rounded, also if its parameter sits
+  /// the step out; state keeps its values. A skipped step scales nothing. On a device they are read there when the step
+  /// runs, NaN and infinity refuse it, and other values need no new capture. Of an overlapped step: options of
+  /// begin_step().
+  std::span<const float> row_factors{};
   bool trace = false;  ///< keep the TraceEvents of the step. With graphs: on all ranks or on none
 };
 

@@ -2,6 +2,7 @@
 #include "muster/communicator.h"
 
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -179,6 +180,15 @@ void bind_communicator(nb::module_& module) {
             return out;
           },
           "mine"_a, "label"_a, "The bytes of every rank; sizes may differ. All ranks together.")
+      .def(
+          "all_reduce_max",
+          [](Communicator& communicator, uintptr_t values, int64_t count, std::string_view label) {
+            const std::span<float> data(reinterpret_cast<float*>(values), static_cast<size_t>(count));
+            communicator.all_reduce(data, ReduceOp::kMax, label)->wait();
+          },
+          "values"_a, "count"_a, "label"_a, nb::call_guard<nb::gil_scoped_release>(),
+          "Replaces so many f32 on the host, at this address, by the largest of all ranks; NaN wins. All ranks "
+          "together.")
       .def("abort", &Communicator::abort, "reason"_a);
   nb::class_<PythonCommunicator, Communicator>(module, "PythonCommunicator")
       .def(nb::init<int32_t, int32_t, double, nb::callable>(), "rank"_a, "size"_a, "timeout"_a, "post"_a,

@@ -203,6 +203,12 @@ void bind_options(nb::module_& module) {
           [](OptimizerOptions& options, uintptr_t address) { options.updates = reinterpret_cast<int64_t*>(address); },
           "The address of one int64 per parameter, on the device; 0: the engine has its own.")
       .def_rw("device", &OptimizerOptions::device)
+      .def(
+          "scale_rows",
+          [](OptimizerOptions& options, int32_t parameter, std::vector<int32_t> factor_of_row) {
+            options.row_scaling.push_back({parameter, std::move(factor_of_row)});
+          },
+          "parameter"_a, "factor_of_row"_a, "Adds a RowScaling.")
       .def_rw("overlap", &OptimizerOptions::overlap)
       .def_rw("graph", &OptimizerOptions::graph);
   nb::class_<StepOptions>(module, "StepOptions")
@@ -212,6 +218,13 @@ void bind_options(nb::module_& module) {
       .def_rw("non_finite", &StepOptions::non_finite)
       .def_rw("grad_norm", &StepOptions::grad_norm)
       .def_rw("parameter_stats", &StepOptions::parameter_stats)
+      .def(
+          "set_row_factors",
+          [](StepOptions& options, uintptr_t factors, int64_t count) {
+            options.row_factors = {reinterpret_cast<const float*>(factors), static_cast<size_t>(count)};
+          },
+          "factors"_a, "count"_a,
+          "The address of so many f32, which the caller keeps until the step is done; 0, 0: none.")
       .def_rw("trace", &StepOptions::trace);
 }
 

@@ -52,6 +52,19 @@ def test_the_gpt_learns_the_same_in_every_way(ranks: int, how: str, alone: list[
     assert _torchrun(ranks, "train.py", "--parallel", how) == pytest.approx(alone, rel=0.01)
 
 
+def test_qk_clip_bounds_the_logits() -> None:
+    """Ranks that each see their own largest logits; plain PyTorch records them."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    for command in ([sys.executable], [sys.executable, *launch]):
+        done = subprocess.run([*command, "qk_clip.py"], cwd=EXAMPLES, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        largest = [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("step")]
+        assert len(largest) == 6
+        plain, clipped = largest[2], largest[5]
+        # Twice tau: the rows are scaled for the batch that was seen, and the next update and batch move logits again.
+        assert clipped < 2 * 2.0 < plain
+
+
 def test_experts_learn_the_same_on_four_ranks() -> None:
     losses = _alone("moe.py")
     assert losses[-1] < losses[0]

@@ -124,6 +124,7 @@ void Optimizer::Impl::build() {
                                     .kernels = *kernels_});
   programs_.emplace(*catalog_, plan_, rank_, memory_, *state_);
   state_->allocate();
+  row_scalings_.emplace(*catalog_, options_.row_scaling, *kernels_);
   context_.emplace(engine::StepContext{.catalog = *catalog_,
                                        .problem = problem_,
                                        .plan = plan_,
@@ -133,6 +134,7 @@ void Optimizer::Impl::build() {
                                        .device = kernels_->async_device(),
                                        .state = *state_,
                                        .programs = *programs_,
+                                       .row_scalings = *row_scalings_,
                                        .timer = timer_,
                                        .link = link_});
   path_ = engine::make_step_path(*context_, options_, status_);
@@ -157,7 +159,7 @@ void Optimizer::Impl::connect(Communicator& communicator) {
 const StepStats& Optimizer::Impl::step(std::span<void* const> gradients, const StepOptions& options) {
   status_.require_whole();
   if (!options_.overlap) return path_->step(request(gradients, options));
-  if (!path_->under_way()) begin_step({.trace = options.trace});
+  if (!path_->under_way()) begin_step({.row_factors = options.row_factors, .trace = options.trace});
   return path_->finish(request(gradients, options));
 }
 

@@ -12,6 +12,7 @@
 #include "engine/step/holdings.h"
 #include "engine/step/host_bridge.h"
 #include "engine/step/programs.h"
+#include "engine/step/row_scalings.h"
 #include "engine/step/status.h"
 #include "engine/step/step_context.h"
 #include "engine/step/step_path.h"
@@ -64,6 +65,7 @@ class Optimizer::Impl {
   std::optional<plan::Catalog> catalog_;
   std::optional<engine::Holdings> holdings_;
   std::optional<engine::Programs> programs_;
+  std::optional<engine::RowScalings> row_scalings_;
   std::optional<engine::HostBridge> bridge_;  // on a device whose communicator reaches host memory only
   engine::Link link_;
   engine::OptimizerStatus status_;

@@ -85,8 +85,9 @@ struct Verdict {
   int64_t go = 1;   // 0: the step changes nothing
 };
 
-// Decisions about a step, made on the device from words that all ranks have summed. They write the verdict and
-// `active`, one flag per parameter; 0 means that the parameter sits this step out. All pointers are to the device.
+// Decisions about a step, made on the device from words that all ranks have summed. They write the verdict and, per
+// parameter, two flags: `active`, 0 if it sits this step out, and `sitting`, 1 if it does and the step goes. All
+// pointers are to the device.
 
 // Goes if the first `zeros` words are 0, with the parameters whose word in `present` is not 0.
 struct Decision {
@@ -94,6 +95,7 @@ struct Decision {
   int64_t zeros = 0;
   const int64_t* present = nullptr;
   int32_t* active = nullptr;
+  int32_t* sitting = nullptr;
   int64_t parameters = 0;
   Verdict* verdict = nullptr;
 };
@@ -103,6 +105,7 @@ struct Refusal {
   const int64_t* words = nullptr;
   int64_t count = 0;
   int32_t* active = nullptr;
+  int32_t* sitting = nullptr;
   int64_t parameters = 0;
   Verdict* verdict = nullptr;
 };

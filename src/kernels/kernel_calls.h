@@ -54,8 +54,9 @@ constexpr int64_t extra_bytes(WeightForm form) {
   return form == WeightForm::kBf16Mantissa ? 2 : 0;
 }
 
-// Weights in memory. Stochastic rounding alone reads the last three: element (i, j) has index first_index + i *
-// row_index_stride + j in its parameter, and `stream` is a number of the parameter that is the same on every rank.
+// Weights in memory. Stochastic rounding and row factors alone read the last three: element (i, j) has index
+// first_index + i * row_index_stride + j in its parameter, and `stream` is a number of the parameter that is the same
+// on every rank.
 struct WeightBlock {
   void* data = nullptr;
   void* extra = nullptr;  // the form's second array, with the stride of `data`; null if the form has none
@@ -63,6 +64,15 @@ struct WeightBlock {
   uint64_t stream = 0;
   int64_t first_index = 0;
   int64_t row_index_stride = 0;
+};
+
+// Factors of a parameter's rows, on the device. The weights of row r are multiplied by factors[number_of_row[r]], or by
+// 1 if that number is negative, after an update and before their one rounding. Element i of the parameter is in row i /
+// row_length. No factors: 1.
+struct RowFactors {
+  const float* factors = nullptr;
+  const int32_t* number_of_row = nullptr;
+  int64_t row_length = 1;
 };
 
 // Gradients are clipped by min(1, max / (norm + kClipEps)).
@@ -83,16 +93,17 @@ struct ApplyOptions {
 };
 
 // W <- W (1 - lr multiplier wd) where decay applies, then W <- W - lr multiplier scale U. `scale` depends on the shape;
-// it does not scale decay.
+// it does not scale decay. Last, W <- W times the factor of its row.
 struct ApplyBlock {
   int64_t rows = 0;
   int64_t columns = 0;
-  const void* update = nullptr;  // in the wire dtype
+  const void* update = nullptr;  // in the wire dtype; null: W neither decays nor moves, and is only multiplied
   int64_t update_stride = 0;
   WeightBlock weight{};
   double scale = 1;
   double multiplier = 1;
   const int32_t* active = nullptr;
+  RowFactors row_factors{};
 };
 
 struct AdamWOptions {
@@ -131,6 +142,7 @@ struct ElementRange {
   double multiplier = 1;             // of lr
   const int64_t* updates = nullptr;  // on the device: AdamW's step is *updates + 1. Null: the step of the options
   const int32_t* active = nullptr;
+  RowFactors row_factors{};
 };
 
 // NorMuon keeps one variance per line: per row or per column of a matrix.

@@ -294,6 +294,50 @@ TEST(Apply, EveryPathGivesTheSameBits) {
   }
 }
 
+// Blocks that begin within a row of the parameter, and rows of the parameter that end within a row of the block.
+TEST(Apply, MultipliesEachRowOfTheParameterByItsFactor) {
+  constexpr int64_t kRows = 40;
+  constexpr int64_t kColumns = 150;
+  constexpr int64_t kFirst = 5;  // index of the first element
+  const std::vector<float> weights = random_values(kRows * kColumns, 9);
+  const std::vector<uint16_t> update = to_bf16(random_values(kRows * kColumns, 10));
+  const std::vector<float> factors{0.5F, 1.25F, 0.3F};
+  std::vector<int32_t> numbers(kRows * kColumns);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int32_t>(i % 4) - 1;
+  for (const int64_t length : {1, 7, 32, 150, 100'000}) {
+    for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16Master, WeightForm::kBf16Mantissa}) {
+      for (const bool updated : {true, false}) {
+        const Rates rates{.lr = 0.01, .weight_decay = 0.1};
+        const ApplyOptions options{.form = form, .rates = &rates};
+        const auto block_of = [&](Stored& stored) {
+          ApplyBlock block{kRows, kColumns, updated ? update.data() : nullptr, kColumns, stored.block()};
+          block.weight.stride = kColumns;
+          block.weight.first_index = kFirst;
+          block.weight.row_index_stride = kColumns;
+          return block;
+        };
+        Stored plain(form, weights);
+        if (updated) {
+          const ApplyBlock block = block_of(plain);
+          make_cpu_kernels({})->apply(options, std::span(&block, 1));
+        }
+        std::vector<float> expected = plain.values();
+        for (size_t i = 0; i < expected.size(); ++i) {
+          const int32_t number = numbers[(i + kFirst) / static_cast<size_t>(length)];
+          if (number >= 0) expected[i] *= factors[static_cast<size_t>(number)];
+        }
+        for (const cpu::Elementwise* set : all_elementwise()) {
+          Stored stored(form, weights);
+          ApplyBlock block = block_of(stored);
+          block.row_factors = {factors.data(), numbers.data(), length};
+          cpu::make_kernels({.threads = 3}, *set)->apply(options, std::span(&block, 1));
+          ASSERT_EQ(stored.values(), expected) << set->name << " rows of " << length;
+        }
+      }
+    }
+  }
+}
+
 // Each value becomes the weight, as its form says, minus the old value: on every instruction set, in blocks that
 // threads share.
 TEST(SubtractFromWeights, SeesTheExactWeightOfEveryForm) {

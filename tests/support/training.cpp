@@ -149,7 +149,9 @@ RankMemory train_rank(const Training& t, Communicator& communicator) {
     if (t.before_step) t.before_step(optimizer, step);
     try {
       if (t.arrival) {
-        optimizer.begin_step();
+        StepOptions begin;
+        if (t.step_options) begin.row_factors = t.step_options(step).row_factors;
+        optimizer.begin_step(begin);
         for (const int32_t p : t.arrival(rank, step)) {
           optimizer.ready(p, p < static_cast<int32_t>(pointers.size()) ? pointers[p] : nullptr);
           std::this_thread::sleep_for(std::chrono::microseconds(20));

@@ -15,15 +15,18 @@ from .monitoring import ParameterStats
 from .optimizer import Muon, NorMuon
 from .plan import Plan
 from .plan_options import PlanOptions
+from .qk_clip import HeadRows, QKHeads
 from .timeline import profile
 from .versions import info
 
 __all__ = [
+    "HeadRows",
     "Muon",
     "NorMuon",
     "ParameterStats",
     "Plan",
     "PlanOptions",
+    "QKHeads",
     "ddp_hook",
     "groups",
     "import_dion",

@@ -21,6 +21,7 @@ from .options import Options
 from .overlap import check_device
 from .parameter_states import ParameterStates, first_value
 from .parameters import DTYPES, Reader, make_parameters
+from .qk_clip import RowNumbers, scale_rows
 from .rank_local import with_remedies
 from .ranks import Ranks
 from .state import export_state, import_state
@@ -113,6 +114,8 @@ class Builder:
         flat = [p for group in groups for p in group["params"]]
         owners = [(number, group) for number, group in enumerate(groups) for _ in group["params"]]
         views, layouts, engine_groups = self._agree(groups, group_names, names, flat)
+        shapes = {name: layout.shape for name, layout in zip(names, layouts)}
+        rows = RowNumbers(self.options.qk_heads).by_parameter(groups, group_names, shapes)
         there = [i for i, layout in enumerate(layouts) if math.prod(layout.shape) > 0]
         numbers = [-1] * len(flat)
         for number, i in enumerate(there):
@@ -137,6 +140,7 @@ class Builder:
         engine_options = self.options.engine_options(engine_groups, in_order, self._device())
         engine_options.steps_address = states.counts.data_ptr()
         engine_options.updates_address = updates.data_ptr()
+        scale_rows(engine_options, rows, dict(zip(names, numbers)))
         engine = self._make(problem, engine_options, link, memory, dict(zip(kept, tensors)))
         by_engine = {names[i]: flat[i] for i in there if not slots.holds(i)}
         if by_engine:

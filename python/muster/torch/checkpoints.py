@@ -274,6 +274,7 @@ class CheckpointedOptimizer(PlannedOptimizer):
             self._start(options, None)
         super().__setstate__(state)
         if options is not None:
+            self._declare_heads()
             self._begin()
 
     def _begin(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -27,8 +27,10 @@ from .options import NAMES, Options
 from .overlap import CLIPPED, REGROUPED, SCALED, Overlap
 from .plan import Plan
 from .plan_options import PlanOptions
+from .qk_clip import QKHeads
 from .rank_local import with_remedies
 from .ranks import TIMEOUT
+from .weights import local_memory
 from .wrappers import check_caller, with_fewer_steps
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ class NorMuon(CheckpointedOptimizer):
         monitor_every: with ``monitor_every=N``, collect statistics per parameter in steps N, 2N, 3N, ... for
             ``parameter_stats`` and ``log_stats``. Default 0: never. The attribute may be changed between steps, on all
             ranks.
+        qk_heads: by layer, which rows are the query and key rows of its heads, for ``qk_clip``. Default None.
         defaults: any other key of a group: ``scale="rms"``, ``coefficients="jordan"``, ``every=2``, ...
 
     Raises:
@@ -131,6 +134,7 @@ class NorMuon(CheckpointedOptimizer):
         graph: bool = True,
         seed: int = 0,
         monitor_every: int = 0,
+        qk_heads: Mapping[str, QKHeads] | None = None,
         **defaults: Unpack[MoreOptions],
     ) -> None:
         options = Options(
@@ -151,6 +155,7 @@ class NorMuon(CheckpointedOptimizer):
             graph=graph,
             seed=seed,
             monitor_every=monitor_every,
+            qk_heads=qk_heads,
         )
         if isinstance(params, torch.nn.Module):
             name = type(self).__name__
@@ -172,6 +177,9 @@ class NorMuon(CheckpointedOptimizer):
             self._group_defaults = {**DEFAULTS, "algorithm": self._algorithm, **chosen}
             # Without betas: schedulers of torch that find them among the defaults cycle them and not the momentum.
             super().__init__(params, {key: self._group_defaults[key] for key in self._group_defaults if key != "betas"})
+            self._declare_heads()
+        if qk_heads is not None and len(set(self.ranks.gather("qk_heads", repr(qk_heads)))) > 1:
+            raise ValueError("qk_heads: not the same on all ranks")
         self._begin()
 
     def _start(self, options: Options, process_group: dist.ProcessGroup | None) -> None:
@@ -219,6 +227,7 @@ class NorMuon(CheckpointedOptimizer):
                 built = self._ready() if self._overlap is None else self._end_backward(self._overlap)
                 built = self._run(built, lambda built, gradients: built.engine.step(gradients, built.step_options))[0]
             finally:
+                self._clip.pending = False
                 if self._overlap is not None:
                     self._end_step(self._overlap)
             if built.step_options.trace:
@@ -286,10 +295,32 @@ class NorMuon(CheckpointedOptimizer):
             extra = built.extras[number]
             built.engine.move(number, built.weights.addresses[number], 0 if extra is None else extra.data_ptr())
         built.hyperparameters.update(self.param_groups)
+        built.step_options.set_row_factors(*self._clip.address())
 
     def _follow(self, built: Built) -> None:
         if self._connection.cuda:
             built.engine.follow(self._connection.stream())
+
+    def qk_clip(self, max_logits: Mapping[str, Any], tau: float = 100.0) -> None:
+        """QK-clip in the next step: rows of heads whose largest attention logit exceeds ``tau`` are scaled down.
+
+        All ranks together, before ``step``, and with ``overlap=True`` before backward. One reduction combines the
+        maxima of all layers and ranks. The step multiplies query and key rows by (tau / largest) ** 0.5, after its
+        update and before the weights are rounded, also those of parameters that sit the step out; see
+        docs/howto/qk-clip.md.
+
+        Args:
+            max_logits: by layer of ``qk_heads``, the largest logit of each of its heads on this rank, as a tensor or a
+                list. A head that this rank does not compute has -inf, a layer is left out.
+            tau: the largest logit that is left alone, above 0. Default 100.
+
+        Raises:
+            ValueError: an argument is wrong on any rank; on all ranks. On CUDA, maxima that are not finite refuse the
+                step instead, so that no rank waits for the device.
+        """
+        with self._use.call("qk_clip"):
+            error = "qk_clip: backward has begun the step; call it before backward" if self._begun else None
+            self._clip.take(max_logits, tau, local_memory(self.param_groups[0]["params"][0]).device, error)
 
     def synchronize(self) -> None:
         """Waits for the steps enqueued on a CUDA device, and raises if one of them failed or was refused.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from .errors import MAX_INT32, MAX_INT64, shown, whole_number
 from .monitoring import check_every
 from .overlap import MONITORED, SCREENED
 from .plan_options import PlanOptions
+from .qk_clip import QKHeads
 from .ranks import check_timeout
 
 _WEIGHT_FORMS = {
@@ -55,6 +57,7 @@ class Options:
     graph: bool
     seed: int
     monitor_every: int
+    qk_heads: Mapping[str, QKHeads] | None = None
 
     def check(self) -> None:
         """Raises ValueError naming the option."""

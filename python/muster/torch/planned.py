@@ -21,6 +21,7 @@ from .overlap import REGROUPED, Overlap, final_in_hooks
 from .parameter_names import name_parameters
 from .parameter_states import ParameterStates
 from .parameters import Reader
+from .qk_clip import QKClip, RowNumbers
 from .rank_local import take_declaration
 from .ranks import Ranks
 from .state_tensors import State
@@ -49,7 +50,20 @@ class PlannedOptimizer(torch.optim.Optimizer):
         self._exported: dict[str, State] = {}  # state that the previous engine kept, for the next one
         self._overlap: Overlap | None = None
         self._begun = False  # backward has begun a step
+        self._clip = QKClip(RowNumbers(None), self.ranks)
         self._made = False
+
+    def _declare_heads(self) -> None:
+        """Reads the option qk_heads. Raises ValueError."""
+        numbers = RowNumbers(self._options.qk_heads)
+        names, declared = name_parameters(self.param_groups), self._reader.declared
+        shapes = {
+            name: None if p in declared or is_lazy(p) else tuple(p.shape)
+            for of_group, group in zip(names, self.param_groups)
+            for name, p in zip(of_group, group["params"])
+        }
+        numbers.by_parameter(self.param_groups, names, shapes)
+        self._clip = QKClip(numbers, self.ranks)
 
     # Groups.
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from hashlib import blake2b
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from .. import _muster
@@ -88,6 +89,29 @@ class Ranks:
         others = [rank for rank in range(self.size) if rank != self.rank]
         found = RollCall.of(self.group).call(Report(what, late=others))
         return f"{found.text()} after {seconds:.1f} s ({reason})"
+
+    def largest(self, what: str, values: torch.Tensor) -> None:
+        """Replaces float32 values by the largest of all ranks, in one reduction. All ranks together.
+
+        Values on a CUDA device stay there if the process group can reduce them.
+        """
+        if self.size == 1:
+            return
+        if self.broken is not None:
+            raise _muster.CommError(f"{what}: earlier, {self.broken}")
+        begin = time.monotonic()
+        try:
+            if values.is_cuda and (self._messages is None or "cuda:" in dist.get_backend_config(self.group)):
+                dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self.group)
+                return
+            assert self._messages is not None
+            self._messages.purpose = what
+            host = values.cpu()
+            self._communicator.all_reduce_max(host.data_ptr(), host.numel(), what)
+            values.copy_(host)
+        except RuntimeError as error:
+            self.broken = f"{what}: {self._why(what, time.monotonic() - begin, error)}"
+            raise _muster.CommError(self.broken) from None
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:

@@ -34,6 +34,10 @@ std::vector<Shared> shared_values(const Problem& problem, const Plan& plan, cons
                               static_cast<int64_t>(options.groups.size())}) {
     chosen.add(value);
   }
+  for (const RowScaling& scaling : options.row_scaling) {
+    chosen.add(static_cast<int64_t>(scaling.parameter));
+    for (const int32_t number : scaling.factor_of_row) chosen.add(static_cast<int64_t>(number));
+  }
   return {{"versions of Muster", version.value()},
           {"cost tables", plan::cost_fingerprint(options.plan.cost)},
           {"options", chosen.value()},

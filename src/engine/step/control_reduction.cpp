@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/step/equality_check.h"
 #include "engine/step/hyperparameters.h"
 #include "muster/error.h"
 
@@ -43,13 +44,14 @@ ControlReduction::ControlReduction(const StepContext& context, WaveExecutor& exe
   const size_t parameters = context.problem.parameters.size();
   const size_t words = layout_.words + parameters + parameters * kSumWords;
   answers_ = {context.kernels, static_cast<int64_t>(2 * sizeof(kernels::Verdict) + words * sizeof(int64_t) +
-                                                    parameters * sizeof(int32_t))};
+                                                    2 * parameters * sizeof(int32_t))};
   verdict_ = answers_.as<kernels::Verdict>();
   first_verdict_ = verdict_ + 1;
   words_ = reinterpret_cast<int64_t*>(first_verdict_ + 1);
   non_finite_ = words_ + layout_.words;
   squares_ = non_finite_ + parameters;
   active_ = reinterpret_cast<int32_t*>(squares_ + parameters * kSumWords);
+  sitting_ = active_ + parameters;
 }
 
 ControlReduction::Decision ControlReduction::agree(const StepRequest& request) {
@@ -93,6 +95,7 @@ void ControlReduction::enqueue(const StepRequest& request, const ControlWords& w
   const size_t parameters = context_.problem.parameters.size();
   device.upload(words_, words.words);
   add_fingerprints(request, all_parameters, words_);
+  add_row_factors(options.row_factors);
   reduce(words_, layout_.words, kAgreement);
   decide_on_device(verdict_);
   const std::vector<bool> due = parameters_due(request.groups, context_.memory, request.number);
@@ -106,7 +109,12 @@ void ControlReduction::enqueue(const StepRequest& request, const ControlWords& w
     });
     reduce(non_finite_, parameters, "finiteness");
     const auto count = static_cast<int64_t>(parameters);
-    device.refuse({.words = non_finite_, .count = count, .active = active_, .parameters = count, .verdict = verdict_});
+    device.refuse({.words = non_finite_,
+                   .count = count,
+                   .active = active_,
+                   .sitting = sitting_,
+                   .parameters = count,
+                   .verdict = verdict_});
   }
   if (!wants_norm(options)) return;
   const size_t sums = options.parameter_stats ? parameters : 1;
@@ -124,6 +132,7 @@ void ControlReduction::enqueue(const StepRequest& request, const ControlWords& w
 void ControlReduction::enqueue(const StepRequest& request, const ControlWords& words, const Wave& wave) {
   context_.device->upload(words_, words.words);
   add_fingerprints(request, wave.compare, words_);
+  add_row_factors(request.options.row_factors);
   reduce(words_, layout_.words, wave_agreement(wave.wave));
   const bool first_of_several = wave.wave == 0 && wave.waves > 1;
   decide_on_device(first_of_several ? first_verdict_ : verdict_);
@@ -134,8 +143,23 @@ void ControlReduction::decide_on_device(kernels::Verdict* verdict) {
                            .zeros = static_cast<int64_t>(layout_.zeros),
                            .present = words_ + layout_.present,
                            .active = active_,
+                           .sitting = sitting_,
                            .parameters = std::ssize(context_.problem.parameters),
                            .verdict = verdict});
+}
+
+void ControlReduction::add_row_factors(std::span<const float> factors) {
+  if (factors.empty()) return;
+  const auto count = static_cast<int64_t>(factors.size());
+  const kernels::FingerprintRange range{
+      .count = count,
+      .data = factors.data(),
+      .word = ControlLayout::kRowFactors,
+      .factor = static_cast<uint64_t>(contribution(1, context_.holdings.rank, context_.problem.ranks))};
+  context_.kernels.fingerprint(Dtype::kF32, {&range, 1}, words_, ControlLayout::kRowFactors);
+  const kernels::ValueBlock block{
+      .rows = 1, .columns = count, .data = factors.data(), .stride = count, .number = ControlLayout::kBadRowFactors};
+  context_.kernels.find_non_finite(Dtype::kF32, {&block, 1}, words_);
 }
 
 void ControlReduction::add_fingerprints(const StepRequest& request, const ChooseParameters& choose, int64_t* words) {
@@ -235,6 +259,7 @@ std::vector<int64_t> ControlReduction::key(const StepRequest& request) const {
   const bool skips = options.non_finite == NonFinite::kSkipStep;  // makes the calls of kError
   std::vector<int64_t> out{static_cast<int64_t>(skips ? NonFinite::kError : options.non_finite),
                            static_cast<int64_t>(wants_norm(options)), static_cast<int64_t>(options.parameter_stats),
+                           static_cast<int64_t>(options.row_factors.size()),
                            static_cast<int64_t>(has_replicas_to_compare_ && compares_gradients(request.number))};
   for (const Group& g : request.groups) {
     out.insert(out.end(), {static_cast<int64_t>(takes_part(g, request.number)), static_cast<int64_t>(g.decay),

@@ -52,6 +52,7 @@ class ControlReduction {
   std::vector<int64_t> key(const StepRequest& request) const;
 
   const int32_t* active() const { return active_; }
+  const int32_t* sitting() const { return sitting_; }
   const double* clip() const { return &verdict_->clip; }
 
   // What a step came to, from the bytes that were sent. Throws InvalidArgument as agree() does.
@@ -75,6 +76,8 @@ class ControlReduction {
   // to one per parameter, where the kernels compute.
   void add_squares(const StepRequest& request, const std::vector<bool>& active, int64_t* sums);
   void reduce(int64_t* words, size_t count, std::string_view label);
+  // On a device: whether the row factors are finite, and the same on all ranks.
+  void add_row_factors(std::span<const float> factors);
   void decide_on_device(kernels::Verdict* verdict);
   bool averaged(size_t p) const { return context_.problem.grad_sync && context_.holdings.replicas[p] > 1; }
   kernels::ValueBlock shard(size_t p, const void* gradient, SumPer sum) const;
@@ -95,6 +98,7 @@ class ControlReduction {
   int64_t* non_finite_ = nullptr;  // one per parameter
   int64_t* squares_ = nullptr;     // SumOfSquares::kWords per parameter
   int32_t* active_ = nullptr;      // one per parameter
+  int32_t* sitting_ = nullptr;     // one per parameter
 };
 
 }  // namespace muster::engine

@@ -18,8 +18,9 @@ namespace {
 
 constexpr const char* kSomeHaveNone = "some replicas have a gradient and some have none";
 
-// Words before those of groups and parameters.
-enum : size_t { kRefused, kStepCheck, kFixedWords };
+constexpr size_t kRefused = ControlLayout::kRefused;
+constexpr size_t kStepCheck = ControlLayout::kStepCheck;
+constexpr size_t kFixedWords = ControlLayout::kFixedWords;
 
 uint64_t step_fingerprint(const StepRequest& request, int64_t seed) {
   const StepOptions& options = request.options;
@@ -32,11 +33,13 @@ uint64_t step_fingerprint(const StepRequest& request, int64_t seed) {
   hash.add(static_cast<int64_t>(options.non_finite));
   hash.add(static_cast<int64_t>(options.grad_norm));
   hash.add(static_cast<int64_t>(options.parameter_stats));
+  hash.add(static_cast<int64_t>(options.row_factors.size()));
   return hash.value();
 }
 
 // Throws InvalidArgument for what this rank can see by itself.
-void check(const StepRequest& request, size_t parameters) {
+void check(const StepContext& context, const StepRequest& request) {
+  const size_t parameters = context.problem.parameters.size();
   if (request.gradients.size() != parameters) {
     throw InvalidArgument(fmt::format("{} gradients, expected {}", request.gradients.size(), parameters));
   }
@@ -47,6 +50,7 @@ void check(const StepRequest& request, size_t parameters) {
   if (!(options.max_grad_norm >= 0)) {
     throw InvalidArgument(fmt::format("max_grad_norm {}: expected at least 0", options.max_grad_norm));
   }
+  check_row_factors(context.row_scalings, options.row_factors, context.device == nullptr);
   for (size_t g = 0; g < request.groups.size(); ++g) {
     try {
       validate(request.groups[g]);
@@ -89,7 +93,7 @@ ControlWords control_words(const StepContext& context, const StepRequest& reques
   const ControlLayout layout = control_layout(problem, request.groups.size());
   ControlWords out{std::vector<int64_t>(layout.words), known};
   try {
-    if (!known.refused()) check(request, problem.parameters.size());
+    if (!known.refused()) check(context, request);
   } catch (const InvalidArgument& error) {
     out.status = StepStatus::refusal(error.failure());
   }
@@ -102,6 +106,11 @@ ControlWords control_words(const StepContext& context, const StepRequest& reques
     words[kFixedWords + g] = from_this_rank(fingerprint(request.groups[g]));
   }
   if (out.status.refused()) return out;
+  if (context.device == nullptr && !request.options.row_factors.empty()) {  // on a device, its kernels do this
+    base::Hash factors;
+    for (const float factor : request.options.row_factors) factors.add(static_cast<double>(factor));
+    words[ControlLayout::kRowFactors] = from_this_rank(factors.value());
+  }
   for (size_t p = 0; p < problem.parameters.size(); ++p) {
     const bool due = takes_part(request.groups[context.memory[p].group], request.number);
     if (!due || !holdings.any(p) || request.gradients[p] == nullptr) continue;
@@ -155,8 +164,15 @@ std::vector<bool> decide(const StepContext& context, int64_t step, std::span<con
   if (sums[kStepCheck] != 0) {
     throw InvalidArgument(
         fmt::format("step {}: ranks disagree on its options (grad_scale, max_grad_norm, non_finite, grad_norm, "
-                    "parameter_stats, the seed or, where steps are captured, trace)",
+                    "parameter_stats, row_factors, the seed or, where steps are captured, trace)",
                     step));
+  }
+  if (sums[ControlLayout::kBadRowFactors] != 0) {
+    throw InvalidArgument(
+        fmt::format("step {}: row_factors: not finite on {} of the ranks", step, sums[ControlLayout::kBadRowFactors]));
+  }
+  if (sums[ControlLayout::kRowFactors] != 0) {
+    throw InvalidArgument(fmt::format("step {}: ranks disagree on its row_factors", step));
   }
   for (size_t g = 0; g < groups; ++g) {
     if (sums[kFixedWords + g] == 0) continue;

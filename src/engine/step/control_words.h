@@ -27,8 +27,11 @@ struct ControlWords {
 // of its step and whether it refuses it; from `fingerprints` on, the fingerprint of its gradients in steps that compare
 // them.
 struct ControlLayout {
+  // Words before those of groups and parameters.
+  enum : size_t { kRefused, kStepCheck, kRowFactors, kBadRowFactors, kFixedWords };
+
   ControlLayout(size_t groups, size_t parameters, size_t ranks)
-      : replicas(2 + groups),
+      : replicas(kFixedWords + groups),
         zeros(replicas + parameters),
         present(zeros),
         steps(present + parameters),

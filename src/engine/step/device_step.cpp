@@ -56,7 +56,14 @@ DeviceStep::Prepared DeviceStep::prepare(const StepRequest& request) {
   step.request.gradients = no_gradients_;  // the others wait for this rank's words, and then change nothing
   // The last hyperparameters that all ranks agreed on: the calls of a step must not depend on what one of them refuses.
   if (!all_valid(request.groups)) step.request.groups = snapshot_;
+  step.request.options.row_factors = as_many(request.options.row_factors);
   return step;
+}
+
+// Factors for the same calls as on other ranks, if this rank refuses its own for their number.
+std::span<const float> DeviceStep::as_many(std::span<const float> factors) const {
+  const bool usable = factors.empty() || std::ssize(factors) >= context_.row_scalings.factors();
+  return usable ? factors : context_.row_scalings.placeholder();
 }
 
 template <typename Calls>
@@ -76,9 +83,16 @@ void DeviceStep::enqueue(const Prepared& step) {
     device_.add_to_key(control_.key(request));
     if (stats && !device_.dry_run()) parameter_stats_.start();
     control_.enqueue(request, step.words);
-    executor_.start(input_of(request));
-    const auto waves = [this] { pipeline_.run(); };
-    if (!device_.memoize(executor_.inputs(), waves)) executor_.count_traffic();
+    const StepInput input = input_of(request);
+    executor_.start(input);
+    const auto waves = [&] {
+      pipeline_.run();
+      scale_rows_of_others(input, parameters_due(request.groups, context_.memory, request.number));
+    };
+    if (!device_.memoize(executor_.inputs(), waves)) {
+      executor_.count_traffic();
+      count_traffic_of_others(input, parameters_due(request.groups, context_.memory, request.number));
+    }
     if (stats) parameter_stats_.add_weights(context_.holdings, context_.memory);
     control_.end_step();
   });
@@ -95,6 +109,8 @@ StepInput DeviceStep::input_of(const StepRequest& request) {
           .number = request.number,
           .active = control_.active(),
           .clip = control_.clip(),
+          .row_factors = request.options.row_factors,
+          .sitting = control_.sitting(),
           .stats = request.options.parameter_stats ? &parameter_stats_ : nullptr};
 }
 
@@ -102,10 +118,13 @@ void DeviceStep::begin(const StepRequest& request) {
   settle();  // ranks know what the last step came to before they enqueue anything of this one
   status_.require_whole();
   timer().start(request.number, request.options.trace);
-  const StepRequest nothing_yet{.number = request.number, .gradients = no_gradients_, .groups = request.groups};
+  StepRequest nothing_yet{.number = request.number, .gradients = no_gradients_, .groups = request.groups};
+  nothing_yet.options.row_factors = request.options.row_factors;
   StepStatus own = control_words(context_, nothing_yet).status;
   if (!own.refused()) keep(request.groups);
-  readiness_->begin({.number = request.number, .groups = snapshot_}, std::move(own));
+  StepRequest early = early_request(request);
+  early.options.row_factors = as_many(early.options.row_factors);
+  readiness_->begin(early, std::move(own));
   executor_.start(readiness_->input());
   pipeline_.begin(*readiness_, context_.link.alone() ? 0 : pipeline_.in_flight());
   or_break(title(request.number), [&] { device_.begin_piecewise(); });
@@ -139,6 +158,8 @@ const StepStats& DeviceStep::finish(const StepRequest& request) {
     const kernels::Range range(device_, what);
     const kernels::Part part(device_);
     pipeline_.finish();
+    const StepInput& input = readiness_->input();
+    scale_rows_of_others(input, parameters_due(input.groups, context_.memory, input.number));
     control_.end_step();
     device_.end_step();
     timer().stats.kernels = device_.launches();
@@ -174,6 +195,7 @@ void DeviceStep::reserve(std::span<const Group> groups) {
   all.options.max_grad_norm = 1;
   all.options.non_finite = NonFinite::kError;
   all.options.parameter_stats = true;
+  all.options.row_factors = context_.row_scalings.placeholder();
   const ControlWords words = control_words(context_, all);
   timer().start(0, false);
   device_.reserve_table([&] {

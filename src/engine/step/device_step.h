@@ -45,6 +45,7 @@ class DeviceStep final : public StepPath {
     bool refuses() const { return words.status.refused(); }
   };
   Prepared prepare(const StepRequest& request);
+  std::span<const float> as_many(std::span<const float> factors) const;
   // Makes the calls of a step, again if they turn out to differ from the captured ones.
   template <typename Calls>
   void make_calls(const StepRequest& request, Calls calls);

@@ -19,13 +19,16 @@ const StepStats& HostStep::step(const StepRequest& request) {
 void HostStep::compute(const StepRequest& request, const ControlReduction::Decision& decision) {
   ParameterStatsCollector* const stats = request.options.parameter_stats ? &parameter_stats_ : nullptr;
   if (stats != nullptr) stats->start();
-  executor_.start({.program = &context_.programs.of(decision.active),
-                   .gradients = request.gradients,
-                   .groups = request.groups,
-                   .grad_scale = request.options.grad_scale * decision.clip,
-                   .number = request.number,
-                   .stats = stats});
+  const StepInput input{.program = &context_.programs.of(decision.active),
+                        .gradients = request.gradients,
+                        .groups = request.groups,
+                        .grad_scale = request.options.grad_scale * decision.clip,
+                        .number = request.number,
+                        .row_factors = request.options.row_factors,
+                        .stats = stats};
+  executor_.start(input);
   pipeline_.run();
+  scale_rows_of_others(input, decision.active);
   if (stats != nullptr) {
     const auto timed = timer().time(Stage::kControl);
     stats->add_weights(context_.holdings, context_.memory);
@@ -37,7 +40,7 @@ void HostStep::compute(const StepRequest& request, const ControlReduction::Decis
 void HostStep::begin(const StepRequest& request) {
   timer().start(request.number, request.options.trace);
   keep(request.groups);
-  readiness_->begin({.number = request.number, .groups = snapshot_}, {});
+  readiness_->begin(early_request(request), {});
   executor_.start(readiness_->input());
   pipeline_.begin(*readiness_, pipeline_.in_flight());
   timer().pause();
@@ -66,6 +69,11 @@ const StepStats& HostStep::finish(const StepRequest& request) {
   } catch (...) {
     break_off(what);
   }
+  or_break(what, [&] {
+    std::vector<bool> active(parameters());
+    for (size_t p = 0; p < active.size(); ++p) active[p] = readiness_->took_part(p);
+    scale_rows_of_others(readiness_->input(), active);
+  });
   count_updates([&](size_t p) { return readiness_->took_part(p); });
   context_.state.steps = request.number;
   timer().finish();

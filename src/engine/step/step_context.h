@@ -7,6 +7,7 @@
 #include "engine/state/state.h"
 #include "engine/step/holdings.h"
 #include "engine/step/programs.h"
+#include "engine/step/row_scalings.h"
 #include "engine/step/step_timer.h"
 #include "kernels/async_device.h"
 #include "kernels/kernels.h"
@@ -40,6 +41,7 @@ struct StepContext {
   kernels::AsyncDevice* device;  // null: calls of `kernels` return when their work is done
   State& state;
   Programs& programs;
+  const RowScalings& row_scalings;
   StepTimer& timer;
   const Link& link;
 };

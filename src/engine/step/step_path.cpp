@@ -1,5 +1,6 @@
 #include "engine/step/step_path.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/step/device_step.h"
@@ -22,6 +23,29 @@ std::unique_ptr<StepPath> make_step_path(const StepContext& context, const Optim
                                          OptimizerStatus& status) {
   if (context.device == nullptr) return std::make_unique<HostStep>(context, options, status);
   return std::make_unique<DeviceStep>(context, options, status);
+}
+
+template <typename Work>
+void StepPath::with_others(const StepInput& step, const std::vector<bool>& active, Work work) {
+  if (step.row_factors.empty()) return;
+  const std::vector<bool> others = context_.row_scalings.without(active);
+  if (std::find(others.begin(), others.end(), true) == others.end()) return;
+  StepInput input = step;
+  input.program = &context_.programs.of(others);
+  input.stats = nullptr;
+  work(input, others);
+}
+
+void StepPath::scale_rows_of_others(const StepInput& step, const std::vector<bool>& active) {
+  with_others(step, active, [&](const StepInput& input, const std::vector<bool>& parameters) {
+    executor_.scale_rows(input, parameters);
+  });
+}
+
+void StepPath::count_traffic_of_others(const StepInput& step, const std::vector<bool>& active) {
+  with_others(step, active, [&](const StepInput& input, const std::vector<bool>& parameters) {
+    executor_.count_row_traffic(input, parameters);
+  });
 }
 
 void StepPath::drop() {

@@ -87,10 +87,24 @@ class StepPath {
   static std::string title(int64_t number) { return fmt::format("step {}", number); }
   StepTimer& timer() { return context_.timer; }
   size_t parameters() const { return context_.problem.parameters.size(); }
+  // After the waves of a step: multiplies the rows of parameters that are not in `active`.
+  void scale_rows_of_others(const StepInput& step, const std::vector<bool>& active);
+  // Counts the messages of that, if its calls were not made because their inputs were those of the last step.
+  void count_traffic_of_others(const StepInput& step, const std::vector<bool>& active);
+  // An overlapped step as it begins, by the hyperparameters of the snapshot.
+  StepRequest early_request(const StepRequest& request) const {
+    StepRequest out{.number = request.number, .groups = snapshot_};
+    out.options.row_factors = request.options.row_factors;
+    return out;
+  }
   // Copies hyperparameters to the snapshot, into the memory that it has.
   void keep(std::span<const Group> groups) {
     if (groups.data() != snapshot_.data()) snapshot_.assign(groups.begin(), groups.end());
   }
+
+  // Calls work(input, parameters) if rows of parameters that are not in `active` have factors in this step.
+  template <typename Work>
+  void with_others(const StepInput& step, const std::vector<bool>& active, Work work);
 
   const StepContext& context_;
   OptimizerStatus& status_;

@@ -80,7 +80,8 @@ kernels::ApplyBlock WaveExecutor::apply_block(const Placed<ApplyStep>& placed) c
           .weight = weight(step->parameter, b),
           .scale = scale(step->matrix),
           .multiplier = parameter(step->parameter).multiplier,
-          .active = active(step->parameter)};
+          .active = active(step->parameter),
+          .row_factors = row_factors(step->parameter)};
 }
 
 kernels::WeightBlock WaveExecutor::weight(int32_t parameter, const StridedBlock& block) const {

@@ -66,7 +66,8 @@ kernels::ElementRange WaveExecutor::element_range(size_t w, const RangeStep& ste
           .weight = weight(p, {.first = step.first, .index = step.index}),
           .multiplier = parameter(p).multiplier,
           .updates = context_.device == nullptr ? nullptr : context_.state.updates() + p,
-          .active = active(p)};
+          .active = active(p),
+          .row_factors = row_factors(p)};
 }
 
 Dtype WaveExecutor::gradient_dtype(const RangeStep& step) const {

@@ -59,6 +59,7 @@ void WaveExecutor::start_in(size_t w) {
 
 void WaveExecutor::compute(size_t w) {
   rates();  // before there are lanes, which do not wait for each other
+  if (context_.device != nullptr) scale_rows(w);
   update_elements(w, wave(w).ranges);
   poll();
   for (const HomeBatch& batch : wave(w).home) orthogonalize(w, batch);
@@ -121,6 +122,7 @@ std::vector<int64_t> WaveExecutor::inputs() {
                            address(step_.active),
                            address(step_.clip),
                            address(step_.stats),
+                           address(step_.row_factors.data()),
                            address(rates())};
   out.reserve(out.size() + step_.groups.size() + 6 * context_.memory.size());
   for (const Group& g : step_.groups) out.push_back(static_cast<int64_t>(fingerprint_but_rates(g)));

@@ -31,6 +31,9 @@ struct StepInput {
   // On a device: one flag per parameter, 0 means it sits this step out; and what gradients are multiplied by.
   const int32_t* active = nullptr;
   const double* clip = nullptr;
+  std::span<const float> row_factors{};  // empty: none
+  // On a device: one flag per parameter, 1 means that it sits the step out and the step goes.
+  const int32_t* sitting = nullptr;
   ParameterStatsCollector* stats = nullptr;  // null: not asked for
 };
 
@@ -56,6 +59,11 @@ class WaveExecutor {
   void start_out(size_t w);
   bool returned(size_t w) const { return ended(exchanges_[w].out); }
   void finish(size_t w);
+  // A step that only multiplies rows of these parameters, all those of the input's program, by their factors: they sit
+  // the step out.
+  void scale_rows(const StepInput& input, const std::vector<bool>& parameters);
+  // Counts the messages of that instead.
+  void count_row_traffic(const StepInput& input, const std::vector<bool>& parameters);
   void poll();  // MPI moves large messages only when it is called
 
   // Everything the calls of a step depend on, except rates of groups, which are uploaded first. Equal inputs: the same
@@ -166,6 +174,11 @@ class WaveExecutor {
   bool same_call(int32_t parameter, int32_t other) const {
     return &group(parameter) == &group(other) && context_.memory[parameter].form == context_.memory[other].form;
   }
+
+  // wave_row_scaling.cpp
+  kernels::RowFactors row_factors(int32_t parameter) const;
+  // Multiplies the rows of this wave that an update would change here; on a device, of parameters that sit it out.
+  void scale_rows(size_t w);
 
   // wave_elementwise.cpp
   void update_elements(size_t w, std::span<const RangeStep> steps);

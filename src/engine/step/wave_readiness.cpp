@@ -49,11 +49,14 @@ void WaveReadiness::begin(const StepRequest& request, StepStatus own) {
   active_.assign(parameters, 0);
   due_ = parameters_due(request.groups, context_.memory, request.number);
   request_ = {.number = request.number, .gradients = gradients_, .groups = request.groups};
+  request_.options.row_factors = request.options.row_factors;
   input_ = {.program = &context_.programs.of(due_),
             .gradients = gradients_,
             .groups = request.groups,
             .number = request.number,
-            .active = on_device() ? control_.active() : active_.data()};
+            .active = on_device() ? control_.active() : active_.data(),
+            .row_factors = request.options.row_factors,
+            .sitting = on_device() ? control_.sitting() : nullptr};
   missing_.assign(input_.program->waves.size(), 0);
   for (size_t p = 0; p < parameters; ++p) {
     if (!due_[p] || !context_.holdings.any(p)) continue;
@@ -95,6 +98,10 @@ StepStatus WaveReadiness::status_of(const StepRequest& request) const {
   }
   if (request.gradients.size() != gradients_.size()) {
     return StepStatus::refusal(fmt::format("{} gradients, expected {}", request.gradients.size(), gradients_.size()));
+  }
+  const std::span<const float> factors = request.options.row_factors;
+  if (!factors.empty() && factors.data() != request_.options.row_factors.data()) {
+    return StepStatus::refusal("row_factors: not those that the step began with; give them to begin_step()");
   }
   for (size_t g = 0; g < request.groups.size(); ++g) {
     if (fingerprint(request.groups[g]) == fingerprint(request_.groups[g])) continue;

@@ -65,6 +65,19 @@ void momentum_pack(const MomentumOptions& options, const MomentumBlock& block) {
   });
 }
 
+// Calls work(first, end, factor) for the columns of each row of the parameter; `index` is the index of column 0 there.
+template <typename Work>
+MUSTER_INLINE void for_row_factors(const RowFactors& rows, int64_t index, int64_t columns, Work work) {
+  if (rows.factors == nullptr) return work(0, columns, 1.0f);
+  for (int64_t first = 0; first < columns;) {
+    const int64_t row = (index + first) / rows.row_length;
+    const int64_t next = (row + 1) * rows.row_length - index;
+    const int64_t end = next < columns ? next : columns;
+    work(first, end, factor_of_row(rows, row));
+    first = end;
+  }
+}
+
 template <typename U, WeightForm form, Decay decay>
 void apply_block(const ApplyOptions& options, const ApplyBlock& block) {
   const Rates rates = read(options.rates);
@@ -72,12 +85,24 @@ void apply_block(const ApplyOptions& options, const ApplyBlock& block) {
   const float keep = kept(rates, block.multiplier);
   const uint64_t key = rounding_key(options.rounding, block.weight.stream);
   for (int64_t i = 0; i < block.rows; ++i) {
-    const U* __restrict update = static_cast<const U*>(block.update) + i * block.update_stride;
-    const Weights<form> weights(block.weight, i * block.weight.stride, key,
-                                static_cast<uint64_t>(block.weight.first_index + i * block.weight.row_index_stride));
-    for (int64_t j = 0; j < block.columns; ++j) {
-      weights.set(j, decayed<decay>(weights.get(j), load(update[j]) * step, keep));
+    const int64_t index = block.weight.first_index + i * block.weight.row_index_stride;
+    const U* __restrict update = static_cast<const U*>(block.update);
+    const Weights<form> weights(block.weight, i * block.weight.stride, key, static_cast<uint64_t>(index));
+    if (update == nullptr) {
+      for_row_factors(
+          block.row_factors, index,
+          block.columns, [=](int64_t first, int64_t end, float factor) __attribute__((always_inline)) {
+            for (int64_t j = first; j < end; ++j) weights.set(j, weights.get(j) * factor);
+          });
+      continue;
     }
+    update += i * block.update_stride;
+    const auto columns = [=](int64_t first, int64_t end, float factor) __attribute__((always_inline)) {
+      for (int64_t j = first; j < end; ++j) {
+        weights.set(j, decayed<decay>(weights.get(j), load(update[j]) * step, keep) * factor);
+      }
+    };
+    for_row_factors(block.row_factors, index, block.columns, columns);
   }
 }
 
@@ -142,15 +167,18 @@ void change_range(const typename Rule::Options& options, const ElementRange& ran
   const uint64_t key = rounding_key(options.rounding, range.weight.stream);
   const G* __restrict grad = static_cast<const G*>(range.grad);
   const Weights<form> weights(range.weight, 0, key, static_cast<uint64_t>(range.weight.first_index));
-  const auto element = [=](int64_t j, float g) __attribute__((always_inline)) {
-    const float change = rule.change(j, g);
-    weights.set(j, decayed<decay>(weights.get(j), change, keep));
+  const auto elements = [=](int64_t first, int64_t end, float factor) __attribute__((always_inline)) {
+    const auto element = [=](int64_t j, float g) __attribute__((always_inline)) {
+      const float change = rule.change(j, g);
+      weights.set(j, decayed<decay>(weights.get(j), change, keep) * factor);
+    };
+    if (grad == nullptr) {
+      for (int64_t j = first; j < end; ++j) element(j, 0.0f);
+    } else {
+      for (int64_t j = first; j < end; ++j) element(j, load(grad[j]) * scale);
+    }
   };
-  if (grad == nullptr) {
-    for (int64_t j = 0; j < range.count; ++j) element(j, 0.0f);
-  } else {
-    for (int64_t j = 0; j < range.count; ++j) element(j, load(grad[j]) * scale);
-  }
+  for_row_factors(range.row_factors, range.weight.first_index, range.count, elements);
 }
 
 template <typename Rule>

@@ -157,6 +157,11 @@ struct MomentRates {
         lr(static_cast<float>(read(options.rates).lr * range.multiplier)) {}
 };
 
+MUSTER_INLINE float factor_of_row(const RowFactors& rows, int64_t row) {
+  const int32_t number = rows.number_of_row[row];
+  return number < 0 ? 1.0f : rows.factors[number];
+}
+
 // The weight after a step: keep w, or w where decay does not apply, minus the change.
 template <Decay decay>
 MUSTER_INLINE float decayed(float w, float change, float keep) {

@@ -20,12 +20,14 @@ class Decisions : public QueueTest {
     if (IsSkipped()) return;
     verdict_ = std::make_unique<DeviceVector<Verdict>>(std::vector<Verdict>(1, {0.5, 7, 5}));
     active_ = std::make_unique<DeviceVector<int32_t>>(std::vector<int32_t>(kParameters, 9));
+    sitting_ = std::make_unique<DeviceVector<int32_t>>(std::vector<int32_t>(kParameters, 9));
   }
   void decide(const int64_t* words, int64_t zeros, const int64_t* present) {
     cuda::decide({.words = words,
                   .zeros = zeros,
                   .present = present,
                   .active = active_->data(),
+                  .sitting = sitting_->data(),
                   .parameters = kParameters,
                   .verdict = verdict_->data()},
                  queue());
@@ -37,6 +39,7 @@ class Decisions : public QueueTest {
     cuda::refuse({.words = words,
                   .count = count,
                   .active = active_->data(),
+                  .sitting = sitting_->data(),
                   .parameters = kParameters,
                   .verdict = verdict_->data()},
                  queue());
@@ -56,10 +59,15 @@ class Decisions : public QueueTest {
     queue().synchronize();
     return active_->values();
   }
+  std::vector<int32_t> found_sitting() {
+    queue().synchronize();
+    return sitting_->values();
+  }
 
  private:
   std::unique_ptr<DeviceVector<Verdict>> verdict_;
   std::unique_ptr<DeviceVector<int32_t>> active_;
+  std::unique_ptr<DeviceVector<int32_t>> sitting_;
 };
 
 // As summed over ranks: how many of them have a gradient, 0 for every third parameter.
@@ -81,7 +89,10 @@ TEST_F(Decisions, GoesWithTheParametersThatArePresent) {
   EXPECT_EQ(found().go, 1);
   EXPECT_EQ(found().clip, 1);
   EXPECT_EQ(found().norm, 0);
-  EXPECT_EQ(found_active(), as_active(some_present()));
+  std::vector<int32_t> sitting = as_active(some_present());
+  EXPECT_EQ(found_active(), sitting);
+  for (int32_t& flag : sitting) flag = 1 - flag;
+  EXPECT_EQ(found_sitting(), sitting);
 }
 
 TEST_F(Decisions, DoesNotGoIfAnyWordIsSet) {
@@ -91,6 +102,7 @@ TEST_F(Decisions, DoesNotGoIfAnyWordIsSet) {
   EXPECT_EQ(found().go, 0);
   EXPECT_EQ(found().clip, 1);
   EXPECT_EQ(found_active(), std::vector<int32_t>(kParameters, 0));
+  EXPECT_EQ(found_sitting(), std::vector<int32_t>(kParameters, 0));
 }
 
 TEST_F(Decisions, RefusesAfterItDecided) {
@@ -108,6 +120,7 @@ TEST_F(Decisions, RefusesAfterItDecided) {
   refuse(one.data(), 2000);
   EXPECT_EQ(found().go, 0);
   EXPECT_EQ(found_active(), std::vector<int32_t>(kParameters, 0));
+  EXPECT_EQ(found_sitting(), std::vector<int32_t>(kParameters, 0));
 }
 
 TEST_F(Decisions, CountsUpdates) {

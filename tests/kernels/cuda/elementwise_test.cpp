@@ -40,11 +40,34 @@ struct Flags {
   }
 };
 
+// Row factors for every second block, over rows of 7 elements or of many.
+struct Factors {
+  static constexpr size_t kRows = 400'000;
+  static std::vector<int32_t> numbers() {
+    std::vector<int32_t> out(kRows);
+    for (size_t i = 0; i < kRows; ++i) out[i] = static_cast<int32_t>(i % 5) - 1;
+    return out;
+  }
+  std::vector<float> here{0.5F, 0.3F, 1.25F, 0.9F};
+  std::vector<int32_t> number_here = numbers();
+  DeviceVector<float> there{here};
+  DeviceVector<int32_t> number_there{number_here};
+  template <typename Block>
+  void set(size_t i, Block& a, Block& b) const {
+    if (i % 2 == 0) return;
+    const int64_t length = i % 4 == 1 ? 7 : 1000;
+    a.row_factors = {here.data(), number_here.data(), length};
+    b.row_factors = {there.data(), number_there.data(), length};
+  }
+};
+
 class Elementwise : public QueueTest {
  protected:
   void SetUp() override {
     QueueTest::SetUp();
-    if (!IsSkipped()) flags_ = std::make_unique<Flags>();
+    if (IsSkipped()) return;
+    flags_ = std::make_unique<Flags>();
+    factors_ = std::make_unique<Factors>();
   }
 
   void momentum_on_both(MomentumOptions options) {
@@ -111,6 +134,8 @@ class Elementwise : public QueueTest {
       b.weight.data = w.there(first * element_bytes(weight_dtype(options.form)));
       b.weight.extra = x.there(first * element_bytes(extra_dtype(options.form)));
       flags_->set(here.size(), a, b);
+      factors_->set(here.size() / 2, a, b);
+      if (here.size() % 3 == 0) a.update = b.update = nullptr;
     }
     const Number<Rates> rates({.lr = 0.017, .weight_decay = 0.13});
     options.rates = &rates.here;
@@ -191,6 +216,7 @@ class Elementwise : public QueueTest {
         b.updates = updates.there();
       }
       flags_->set(here.size() + 1, a, b);
+      factors_->set(here.size(), a, b);
     }
     const Number<double> clip(0.37);
     const Number<Rates> rates({.lr = 0.017, .weight_decay = 0.13});
@@ -208,6 +234,7 @@ class Elementwise : public QueueTest {
 
  private:
   std::unique_ptr<Flags> flags_;
+  std::unique_ptr<Factors> factors_;
 };
 
 TEST_F(Elementwise, MomentumHasTheBitsOfTheCpu) {

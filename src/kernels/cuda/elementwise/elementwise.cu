@@ -78,27 +78,32 @@ struct ApplyBody {
 
   Operand<const U> update;
   Weight weight;
+  RowFactors row_factors;
   float step;
   float keep;
 
   __device__ ApplyBody(const ApplyOptions& options, const ApplyBlock& block, const Chunk& chunk)
       : update(static_cast<const U*>(block.update), block.update_stride, chunk),
         weight(block.weight, options.rounding, chunk),
+        row_factors(block.row_factors),
         step(static_cast<float>(cpu::read(options.rates).lr * block.multiplier * block.scale)),
         keep(cpu::kept(cpu::read(options.rates), block.multiplier)) {}
 
   template <int N>
   __device__ bool aligned(const Chunk& chunk) const {
-    return all_aligned<N>(chunk, update, weight);
+    return (update.absent() || update.template aligned<N>(chunk)) && weight.template aligned<N>(chunk);
   }
   template <int N>
   __device__ void read(Place p, Values<N>& v) const {
-    read_once(v.update, update.at(p));
+    if (!update.absent()) read_once(v.update, update.at(p));
     weight.read(p, v.weight);
   }
   template <int N>
   __device__ void write(Place p, Values<N>& v) const {
-    weight.write(p, v.weight, [&](int i, float w) { return decayed<kDecay>(w, load(v.update[i]) * step, keep); });
+    const ElementFactors<N> factors(row_factors, weight.index(p));
+    weight.write(p, v.weight, [&](int i, float w) {
+      return (update.absent() ? w : decayed<kDecay>(w, load(v.update[i]) * step, keep)) * factors.values[i];
+    });
   }
 };
 
@@ -162,6 +167,7 @@ struct RangeBody {
   Operand<float> first;
   Operand<float> second;
   Weight weight;
+  RowFactors row_factors;
   Rule rule;
   float scale;
   float keep;
@@ -171,6 +177,7 @@ struct RangeBody {
         first(range.first, 0, chunk),
         second(range.second, 0, chunk),
         weight(range.weight, options.rounding, chunk),
+        row_factors(range.row_factors),
         rule(options, range),
         scale(gradient_scale(options)),
         keep(cpu::kept(cpu::read(options.rates), range.multiplier)) {}
@@ -189,9 +196,10 @@ struct RangeBody {
   }
   template <int N>
   __device__ void write(Place p, Values<N>& v) const {
+    const ElementFactors<N> factors(row_factors, weight.index(p));
     weight.write(p, v.weight, [&](int i, float w) {
       const float g = grad.absent() ? 0.0F : load(v.grad[i]) * scale;
-      return decayed<kDecay>(w, rule.change(g, v.first[i], v.second[i]), keep);
+      return decayed<kDecay>(w, rule.change(g, v.first[i], v.second[i]), keep) * factors.values[i];
     });
     write_once(first.at(p), v.first);
     if constexpr (Rule::kHasSecond) write_once(second.at(p), v.second);

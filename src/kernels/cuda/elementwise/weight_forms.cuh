@@ -39,6 +39,8 @@ struct WeightOperand {
         first_index(block.first_index + chunk.row * block.row_index_stride + chunk.column),
         row_index_stride(block.row_index_stride) {}
 
+  // In the parameter.
+  __device__ int64_t index(Place p) const { return first_index + p.row * row_index_stride + p.column; }
   template <int N>
   __device__ bool aligned(const Chunk& chunk) const {
     return data.template aligned<N>(chunk) && (!kHasExtra || extra.template aligned<N>(chunk));
@@ -64,12 +66,31 @@ struct WeightOperand {
     WeightBlock local;
     local.data = v.data;
     local.extra = v.extra;
-    const cpu::Weights<kForm> weights(local, 0, key,
-                                      static_cast<uint64_t>(first_index + p.row * row_index_stride + p.column));
+    const cpu::Weights<kForm> weights(local, 0, key, static_cast<uint64_t>(index(p)));
 #pragma unroll
     for (int i = 0; i < N; ++i) weights.set(i, f(i, weights.get(i)));
     write_once(data.at(p), v.data);
     if constexpr (kHasExtra) write_once(extra.at(p), v.extra);
+  }
+};
+
+// The row factors of N elements, which follow each other in the parameter from number `index` on.
+template <int N>
+struct ElementFactors {
+  float values[N];
+
+  __device__ ElementFactors(const RowFactors& rows, int64_t index) {
+    const bool any = rows.factors != nullptr;
+    int64_t row = any ? index / rows.row_length : 0;
+    int64_t left = any ? (row + 1) * rows.row_length - index : N;
+    float factor = any ? cpu::factor_of_row(rows, row) : 1.0F;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      values[i] = factor;
+      if (--left > 0 || i + 1 == N || !any) continue;
+      factor = cpu::factor_of_row(rows, ++row);
+      left = rows.row_length;
+    }
   }
 };
 

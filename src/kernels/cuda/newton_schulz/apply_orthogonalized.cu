@@ -28,6 +28,7 @@ struct OrthogonalizedBlock {
   double scale;
   double multiplier;
   const int32_t* active;
+  RowFactors row_factors;
 };
 
 // Blocks whose rows have factors of their own cannot be flattened.
@@ -49,6 +50,7 @@ struct OrthogonalizedBody {
   Operand<const T> o;
   const float* inverses;  // from the chunk's first line on
   Weight weight;
+  RowFactors row_factors;
   float step;
   float keep;
   float norm;  // the matrix's norm_factor()
@@ -60,6 +62,7 @@ struct OrthogonalizedBody {
       : o(static_cast<const T*>(block.o), block.pitch, chunk),
         inverses(block.inverses),
         weight(block.weight, options.apply.rounding, chunk),
+        row_factors(block.row_factors),
         step(static_cast<float>(cpu::read(options.apply.rates).lr * block.multiplier * block.scale)),
         keep(cpu::kept(cpu::read(options.apply.rates), block.multiplier)),
         norm(1),
@@ -89,11 +92,12 @@ struct OrthogonalizedBody {
   }
   template <int N>
   __device__ void write(Place p, Values<N>& v) const {
+    const ElementFactors<N> factors(row_factors, weight.index(p));
     weight.write(p, v.weight, [&](int i, float w) {
       // The same bits as write_wire(): other ranks get this update from the wire.
       float u = to_float(v.o[i]) * (norm * v.inverse[i]);
       if (rounds) u = to_float(from_float<__nv_bfloat16>(u));
-      return cpu::decayed<kDecay>(w, u * step, keep);
+      return cpu::decayed<kDecay>(w, u * step, keep) * factors.values[i];
     });
   }
 };
@@ -179,7 +183,8 @@ void apply(const ApplyOptions& options, const Orthogonalized& orthogonalized, st
                      .weight = b.block.weight,
                      .scale = b.block.scale,
                      .multiplier = b.block.multiplier,
-                     .active = b.block.active});
+                     .active = b.block.active,
+                     .row_factors = b.block.row_factors});
     }
     with_form(options.form, [&]<WeightForm kForm>(Value<kForm>) {
       with_decay(options.decay, [&]<Decay kDecay>(Value<kDecay>) {

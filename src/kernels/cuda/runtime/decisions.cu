@@ -17,7 +17,11 @@ __device__ bool any_set(const int64_t* words, int64_t count) {
 __global__ void __launch_bounds__(kThreads) decide_kernel(const Decision* decision) {
   const Decision d = *decision;
   const bool go = !any_set(d.words, d.zeros);
-  for (int64_t p = threadIdx.x; p < d.parameters; p += kThreads) d.active[p] = go && d.present[p] != 0 ? 1 : 0;
+  for (int64_t p = threadIdx.x; p < d.parameters; p += kThreads) {
+    const bool present = d.present[p] != 0;
+    d.active[p] = go && present ? 1 : 0;
+    d.sitting[p] = go && !present ? 1 : 0;
+  }
   if (threadIdx.x == 0) {
     d.verdict->clip = 1;
     d.verdict->norm = 0;
@@ -28,7 +32,10 @@ __global__ void __launch_bounds__(kThreads) decide_kernel(const Decision* decisi
 __global__ void __launch_bounds__(kThreads) refuse_kernel(const Refusal* refusal) {
   const Refusal r = *refusal;
   if (!any_set(r.words, r.count)) return;
-  for (int64_t p = threadIdx.x; p < r.parameters; p += kThreads) r.active[p] = 0;
+  for (int64_t p = threadIdx.x; p < r.parameters; p += kThreads) {
+    r.active[p] = 0;
+    r.sitting[p] = 0;
+  }
   if (threadIdx.x == 0) r.verdict->go = 0;
 }
 
