@@ -64,6 +64,8 @@ struct Coefficients {
 Coefficients coefficients(std::string_view name);
 /// The names that coefficients() knows.
 std::vector<std::string_view> coefficient_names();
+/// Throws InvalidArgument that names the field and its value.
+void validate(const Coefficients& coefficients);
 
 /// The hyperparameters of a group. Every rank must set the same values: a step throws InvalidArgument that names the
 /// first group that differs.

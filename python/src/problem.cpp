@@ -166,7 +166,8 @@ void bind_groups(nb::module_& module) {
           "sketch: columns of the sketch whose singular values are capped first (32, 64 or 96; 0: none); with it, X is "
           "divided by the norm of its Gram matrix.")
       .def_ro("name", &Coefficients::name)
-      .def_ro("sketch", &Coefficients::sketch);
+      .def_ro("sketch", &Coefficients::sketch)
+      .def("validate", [](const Coefficients& coefficients) { validate(coefficients); });
   module.def("coefficients", &coefficients, "name"_a);
   module.def("coefficient_names", &coefficient_names);
   nb::class_<Group>(module, "Group")

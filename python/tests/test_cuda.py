@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from layouts import Trained, alone, assert_same, fsdp, layouts
 from ranks import run_ranks
+from test_orthogonalization import POLAR_EXPRESS, _reference
 from test_parity import _difference, _muon, _share_of_way, _torch_muon, _train
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -236,6 +237,80 @@ def test_models_train(how: str, losses_of_one: list[float]) -> None:
     assert losses[-1] < losses[0] / 2
     # Gradients are averaged in other orders.
     assert losses == pytest.approx(losses_of_one, rel=2e-2)
+
+
+# Orthogonalization as a function.
+def _exact(x: torch.Tensor) -> torch.Tensor:
+    """polar_express in float64, with the safety that 16-bit products need."""
+    return _reference(x.cpu(), POLAR_EXPRESS, 1.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(256, 256), (3, 128, 512), (512, 128), (1, 9), (2, 3, 5, 8), (700, 16, 24)], ids=str)
+def test_orthogonalize_is_near_float64_and_independent_of_the_batch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randn(shape, device="cuda").to(dtype)
+    before = x.clone()
+    result = muster.torch.orthogonalize(x)
+    assert (result.shape, result.dtype, result.device) == (x.shape, dtype, x.device) and torch.equal(x, before)
+    exact = _exact(x)
+    # Products of 16 bits: tests/kernels/cuda/orthogonalize_test.cpp has the same limit.
+    assert (result.double().cpu() - exact).norm() < 0.15 * exact.norm()
+    flat, results = x.flatten(0, -3) if x.dim() > 2 else x[None], result.reshape(-1, *shape[-2:])
+    for i in {0, len(flat) // 2, len(flat) - 1}:
+        assert torch.equal(muster.torch.orthogonalize(flat[i]), results[i])
+    assert torch.equal(muster.torch.orthogonalize(x.mT.contiguous().mT), result)
+    assert torch.equal(muster.torch.orthogonalize(x.mT), muster.torch.orthogonalize(x.mT.contiguous()))
+    out = torch.empty(*shape[:-1], 2 * shape[-1], dtype=dtype, device="cuda")[..., ::2]
+    assert torch.equal(muster.torch.orthogonalize(x, out=out), result)
+    assert torch.equal(muster.torch.orthogonalize(x, out=x), result) and torch.equal(x, result)
+
+
+def test_orthogonalize_keeps_the_order_of_the_current_stream() -> None:
+    """Input that comes late, on streams of the caller, and memory that is reused at once."""
+    given = [torch.randn(4, 256, 128, device="cuda") for _ in range(6)]
+    expected = [muster.torch.orthogonalize(x) for x in given]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+    for i, x in enumerate(given):
+        with torch.cuda.stream(streams[i % 3]):
+            late = torch.zeros_like(x)
+            torch.cuda._sleep(20_000_000)
+            late.copy_(x)
+            result = muster.torch.orthogonalize(late)
+            late.fill_(float("nan"))
+            del late
+            torch.full_like(x, float("nan"))
+            same = torch.equal(result, expected[i])
+        assert same, i
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_orthogonalize_is_captured_and_replayed_with_other_input(warm: bool) -> None:
+    x = torch.randn(3, 256, 192, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty_like(x)
+    if warm:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            muster.torch.orthogonalize(x, out=out)
+        torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = muster.torch.orthogonalize(x.mT)
+        muster.torch.orthogonalize(x, "capped3", out=out)
+    for _ in range(3):
+        x.normal_()
+        muster.torch.orthogonalize(torch.randn(2, 64, 64, device="cuda"))  # work between replays
+        graph.replay()
+        assert torch.equal(result, muster.torch.orthogonalize(x.mT))
+        assert torch.equal(out, muster.torch.orthogonalize(x, "capped3"))
+
+
+def test_orthogonalize_compiles_without_a_graph_break() -> None:
+    x = torch.randn(4, 128, 256, device="cuda")
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: muster.torch.orthogonalize(x.mT), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), muster.torch.orthogonalize(x.mT))
 
 
 # Steps that begin in backward.

@@ -1,4 +1,7 @@
+#include <cmath>
+
 #include "base/text.h"
+#include "kernels/spectral_cap.h"
 #include "muster/error.h"
 #include "muster/group.h"
 
@@ -74,6 +77,26 @@ std::vector<std::string_view> coefficient_names() {
   std::vector<std::string_view> names;
   for (const Coefficients& set : all()) names.push_back(set.name);
   return names;
+}
+
+void validate(const Coefficients& coefficients) {
+  constexpr size_t kMostSteps = 64;
+  const auto& [name, steps, safety, rescale, sketch] = coefficients;
+  if (steps.empty() || steps.size() > kMostSteps) {
+    base::fail("coefficients \"{}\": {} steps, expected 1 to {}", name, steps.size(), kMostSteps);
+  }
+  for (const Coefficients::Step& step : steps) {
+    for (const double value : {step.a, step.b, step.c}) {
+      if (!std::isfinite(value)) base::fail("coefficient {}: expected a finite number", value);
+    }
+  }
+  if (!std::isfinite(safety) || safety <= 0) base::fail("safety {}: expected a finite number above 0", safety);
+  if (!kernels::is_sketch(sketch)) {
+    base::fail("coefficients \"{}\": sketch {}, expected 0, 32, 64 or 96", name, sketch);
+  }
+  if (sketch != 0 && rescale != Coefficients::Rescale::kGram) {
+    base::fail("coefficients \"{}\": sketch {} needs the rescaling kGram", name, sketch);
+  }
 }
 
 }  // namespace muster

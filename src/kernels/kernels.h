@@ -100,4 +100,10 @@ int cuda_devices();                // number of devices; 0 if CUDA is not built 
 void use_cuda_device(int device);  // makes it current for the calling thread, as NCCL expects
 std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions& options);  // throws InvalidArgument naming the device
 
+// Orthogonalizes for a caller without an engine. Enqueues on the caller's stream itself, which may be capturing a
+// graph: nothing on the host is read after it returns. No state of the call outlives it, so any threads may make calls.
+void cuda_orthogonalize(const OrthogonalizeBatch& batch, const CudaOptions& options);
+// Bytes of workspace, aligned to 256, that it needs for `count` matrices of the batch's shape. Reads shape and options.
+int64_t cuda_orthogonalize_workspace(const OrthogonalizeBatch& batch, int64_t count, const CudaOptions& options);
+
 }  // namespace muster::kernels

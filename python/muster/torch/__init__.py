@@ -13,6 +13,7 @@ from .default_groups import param_groups
 from .foreign import import_dion, import_torch
 from .monitoring import ParameterStats
 from .optimizer import Muon, NorMuon
+from .orthogonalization import orthogonalize
 from .plan import Plan
 from .plan_options import PlanOptions
 from .qk_clip import HeadRows, QKHeads
@@ -32,6 +33,7 @@ __all__ = [
     "import_dion",
     "import_torch",
     "info",
+    "orthogonalize",
     "param_groups",
     "profile",
 ]

@@ -127,6 +127,21 @@ def bare_name(name: str) -> str:
     return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
 
 
+def coefficient_steps(chosen: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Polynomials as lists of (a, b, c). Raises ValueError that names the value."""
+    try:
+        return [[float(a), float(b), float(c)] for a, b, c in chosen]
+    except (TypeError, ValueError):
+        raise ValueError(f"coefficients {chosen!r}: expected a name, or one (a, b, c) per step in a list") from None
+
+
+def coefficient_set(chosen: str | Sequence[Sequence[float]]) -> _muster.Coefficients:
+    """The polynomials of that name, or these. Raises ValueError that names the value."""
+    if isinstance(chosen, str):
+        return _muster.coefficients(chosen)
+    return _muster.Coefficients("custom", coefficient_steps(chosen))
+
+
 def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
     """Copies the values that may change from step to step."""
     out.lr = float(group["lr"])
@@ -140,15 +155,8 @@ def fill_group(out: _muster.Group, group: Mapping[str, Any]) -> None:
     out.beta1, out.beta2 = (float(beta) for beta in group["betas"])
     out.eps = float(group["eps"])
     chosen = group["coefficients"]
-    if isinstance(chosen, str):
-        if out.coefficients.name != chosen:
-            out.coefficients = _muster.coefficients(chosen)
-    else:
-        try:
-            steps = [list(map(float, step)) for step in chosen]
-        except TypeError:
-            raise ValueError(f"coefficients {chosen!r}: expected a name, or one (a, b, c) per step in a list") from None
-        out.coefficients = _muster.Coefficients("custom", steps)
+    if not isinstance(chosen, str) or out.coefficients.name != chosen:
+        out.coefficients = coefficient_set(chosen)
 
 
 def _rows(name: str, shape: tuple[int, ...], group: Mapping[str, Any]) -> list[int]:

@@ -6,14 +6,11 @@
 #include <fmt/format.h>
 
 #include "base/hash.h"
-#include "kernels/spectral_cap.h"
 #include "muster/error.h"
 
 namespace muster {
 
 namespace {
-
-constexpr size_t kMostSteps = 64;
 
 void require(bool good, std::string_view field, double value, std::string_view expected) {
   if (!good) throw InvalidArgument(fmt::format("{} {}: expected {}", field, value, expected));
@@ -35,25 +32,7 @@ void validate(const Group& group) {
   below_1("beta1", group.beta1);
   below_1("beta2", group.beta2);
   if (group.every < 1) throw InvalidArgument(fmt::format("every {}: expected at least 1", group.every));
-  const Coefficients& set = group.coefficients;
-  if (set.steps.empty() || set.steps.size() > kMostSteps) {
-    throw InvalidArgument(
-        fmt::format("coefficients \"{}\": {} steps, expected 1 to {}", set.name, set.steps.size(), kMostSteps));
-  }
-  for (const Coefficients::Step& step : set.steps) {
-    for (const double value : {step.a, step.b, step.c}) {
-      require(std::isfinite(value), "coefficient", value, "a finite number");
-    }
-  }
-  require(std::isfinite(set.safety) && set.safety > 0, "safety", set.safety, "a finite number above 0");
-  if (!kernels::is_sketch(set.sketch)) {
-    throw InvalidArgument(
-        fmt::format("coefficients \"{}\": sketch {}, expected 0, 32, 64 or 96", set.name, set.sketch));
-  }
-  if (set.sketch != 0 && set.rescale != Coefficients::Rescale::kGram) {
-    throw InvalidArgument(
-        fmt::format("coefficients \"{}\": sketch {} needs the rescaling kGram", set.name, set.sketch));
-  }
+  validate(group.coefficients);
 }
 
 namespace engine {

@@ -11,11 +11,17 @@ int cuda_devices() { return 0; }
 
 int64_t cuda_free_bytes(int) { return 0; }
 
-void use_cuda_device(int) { throw InvalidArgument("device cuda: not built in, nvcc was not found"); }
+namespace {
+[[noreturn]] void refuse() { throw InvalidArgument("device cuda: not built in, nvcc was not found"); }
+}  // namespace
 
-std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions&) {
-  throw InvalidArgument("device cuda: not built in, nvcc was not found");
-}
+void use_cuda_device(int) { refuse(); }
+
+std::unique_ptr<Kernels> make_cuda_kernels(const CudaOptions&) { refuse(); }
+
+void cuda_orthogonalize(const OrthogonalizeBatch&, const CudaOptions&) { refuse(); }
+
+int64_t cuda_orthogonalize_workspace(const OrthogonalizeBatch&, int64_t, const CudaOptions&) { refuse(); }
 
 CudaInfo cuda_info() { return {}; }
 

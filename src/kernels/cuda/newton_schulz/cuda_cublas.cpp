@@ -19,7 +19,7 @@ constexpr int kNoReducedPrecision = 16;  // in sums of partial sums
 constexpr int kSumsInF32 = 68;
 constexpr int kAnyAlgorithm = -1;
 
-constexpr size_t kWorkspaceBytes = size_t{8} << 20;
+constexpr size_t kWorkspaceBytes = Cublas::kLaneBytes - 16;
 
 }  // namespace
 
@@ -89,22 +89,34 @@ Cublas::~Cublas() {
     functions_.destroy(lane.handle);
     cudaFree(lane.workspace);
   }
+  if (lent_.handle != nullptr) functions_.destroy(lent_.handle);
 }
 
 bool Cublas::available() { return Functions::instance().found; }
 
-// Fixes everything that cuBLAS might otherwise choose by the calls before.
 Cublas::Lane& Cublas::lane(cudaStream_t stream) {
+  if (lent_.workspace != nullptr) return lent_;
   Lane& lane = lanes_[stream];
   if (lane.handle != nullptr) return lane;
   check_cublas(functions_.create(&lane.handle), "handle");
-  check(cudaMalloc(reinterpret_cast<void**>(&lane.workspace), kWorkspaceBytes + 16), "cuBLAS workspace");
+  check(cudaMalloc(reinterpret_cast<void**>(&lane.workspace), kLaneBytes), "cuBLAS workspace");
+  prepare(lane, stream);
+  return lane;
+}
+
+void Cublas::lend(std::byte* memory, cudaStream_t stream) {
+  if (lent_.handle == nullptr) check_cublas(functions_.create(&lent_.handle), "handle");
+  lent_.workspace = memory;
+  prepare(lent_, stream);
+}
+
+// Fixes everything that cuBLAS might otherwise choose by the calls before.
+void Cublas::prepare(Lane& lane, cudaStream_t stream) const {
   check(cudaMemsetAsync(lane.workspace + kWorkspaceBytes, 0, 16, stream), "cuBLAS workspace");
   check_cublas(functions_.set_stream(lane.handle, stream), "stream");
   check_cublas(functions_.set_workspace(lane.handle, lane.workspace, kWorkspaceBytes), "workspace");
   check_cublas(functions_.set_pointer_mode(lane.handle, kPointersOnDevice), "pointer mode");
   check_cublas(functions_.set_math_mode(lane.handle, kNoReducedPrecision), "math mode");
-  return lane;
 }
 
 // cuBLAS is column-major, so this computes D^T = B^T A^T.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cuda_runtime_api.h>
 #include <map>
 
@@ -19,6 +20,12 @@ class Cublas {
 
   static bool available();
 
+  // Until give_back(), GEMMs go to this stream, with this memory of kLaneBytes on the device as their workspace, so
+  // that a graph which captures them shares no workspace with other work.
+  static constexpr int64_t kLaneBytes = (int64_t{8} << 20) + 16;
+  void lend(std::byte* memory, cudaStream_t stream);
+  void give_back() noexcept { lent_.workspace = nullptr; }
+
   // One call per matrix, because the algorithm that cuBLAS chooses depends on the size of the batch. A symmetric D may
   // differ from its transpose by rounding. Enqueues without checking operands.
   void multiply(const Gemm& gemm, cudaStream_t stream);
@@ -31,10 +38,12 @@ class Cublas {
     void* handle = nullptr;
     std::byte* workspace = nullptr;  // followed by a zero of 16 bytes, which serves as beta
   };
+  void prepare(Lane& lane, cudaStream_t stream) const;
   Lane& lane(cudaStream_t stream);
 
   const Functions& functions_;
   std::map<cudaStream_t, Lane> lanes_;
+  Lane lent_;
 };
 
 }  // namespace muster::kernels::cuda

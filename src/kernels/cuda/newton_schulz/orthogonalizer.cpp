@@ -216,6 +216,16 @@ const Orthogonalizer::Analysis& Orthogonalizer::analysis(const Coefficients& coe
   return analyses_.emplace_back(Analysis{coefficients, half_safety(coefficients), tolerates_gram(coefficients)});
 }
 
+int64_t Orthogonalizer::lent_bytes() const { return cublas_ == nullptr ? 0 : align(Cublas::kLaneBytes); }
+
+void Orthogonalizer::lend(std::byte* memory, cudaStream_t stream) {
+  if (cublas_ != nullptr) cublas_->lend(memory, stream);
+}
+
+void Orthogonalizer::give_back() noexcept {
+  if (cublas_ != nullptr) cublas_->give_back();
+}
+
 int64_t Orthogonalizer::call_pattern(const Coefficients& coefficients) const {
   const auto rescale = static_cast<int64_t>(coefficients.rescale);
   return std::ssize(coefficients.steps) << 10 | static_cast<int64_t>(coefficients.sketch) << 3 | rescale << 1 |

@@ -1,7 +1,9 @@
 // Orthogonalizes matrices in place on the device, and scales them by NorMuon if the options have it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cuda_runtime_api.h>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -33,6 +35,12 @@ class Orthogonalizer {
   // part uses the same workspace.
   using Use = std::function<void(const Orthogonalized&)>;
   void run(const OrthogonalizeBatch& batch, LaunchQueue& queue, const Use& use = {});
+
+  // Bytes that a caller whose stream may be captured must lend, aligned to 256, and the loan: run() on that stream uses
+  // them for what would otherwise be shared by all calls. Not for graphs of the queue.
+  int64_t lent_bytes() const;
+  void lend(std::byte* memory, cudaStream_t stream);
+  void give_back() noexcept;
 
   // Equal for coefficients whose iterations are the same launches, whatever the shape.
   int64_t call_pattern(const Coefficients& coefficients) const;

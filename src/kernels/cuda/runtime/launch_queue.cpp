@@ -43,6 +43,18 @@ void LaunchQueue::begin_piecewise() {
   start_pass();
 }
 
+void LaunchQueue::begin_direct(cudaStream_t stream, std::span<std::byte> memory) {
+  if (mode_ != Mode::kIdle) throw Internal("direct calls in a step");
+  mode_ = Mode::kDirect;
+  streams_.use(stream);
+  direct_.start(memory.data(), std::ssize(memory));
+}
+
+void LaunchQueue::end_direct() noexcept {
+  mode_ = Mode::kIdle;
+  streams_.restart();
+}
+
 bool LaunchQueue::end_step() {
   if (mode_ == Mode::kDryRun) return end_dry_run();
   replayed_ = false;
@@ -155,6 +167,7 @@ void LaunchQueue::synchronize() {
 // Arguments.
 
 const std::byte* LaunchQueue::upload_bytes(const void* data, int64_t bytes) {
+  if (mode_ == Mode::kDirect) return direct_.append(data, bytes);
   if (carried_out()) make_room(bytes);
   key_.add_word(static_cast<uint64_t>(bytes));
   std::byte* const device = table_.append(data, bytes);

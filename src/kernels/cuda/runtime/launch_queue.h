@@ -6,6 +6,8 @@
 // step's key and launches nothing. If the cache has a graph for the key, end_step() launches it; the graph fetches the
 // table first. Otherwise the caller makes the same calls again: they are carried out the first time, and captured the
 // second. A piecewise step has no dry run and is never captured.
+//
+// Direct calls are for a caller without steps: they run on the caller's stream itself and use none of this.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +23,7 @@
 #include "kernels/cuda/runtime/argument_table.h"
 #include "kernels/cuda/runtime/call_memo.h"
 #include "kernels/cuda/runtime/cuda_check.h"
+#include "kernels/cuda/runtime/direct_arguments.h"
 #include "kernels/cuda/runtime/graph_cache.h"
 #include "kernels/cuda/runtime/graph_copies.h"
 #include "kernels/cuda/runtime/read_back.h"
@@ -59,6 +62,7 @@ class LaunchQueue {
     ++launches_;
     if (dry_run()) return;
     if (mode_ == Mode::kIdle) idle_work_ = true;
+    if (mode_ == Mode::kDirect) direct_.flush(streams_.current());
     f(streams_.current());
     check(cudaGetLastError(), what);
   }
@@ -91,6 +95,10 @@ class LaunchQueue {
   bool end_step();
   // A step whose calls come in several parts: one pass, then end_step().
   void begin_piecewise();
+  // Until end_direct(), outside steps, calls are enqueued on this stream, which may be being captured. Their arguments
+  // take the place of those of earlier direct calls in `memory`, on the device and aligned to 16 bytes.
+  void begin_direct(cudaStream_t stream, std::span<std::byte> memory);
+  void end_direct() noexcept;
   bool dry_run() const { return mode_ == Mode::kDryRun; }
   // Abandons a step that is under way, drops all graphs, and waits for everything that was enqueued.
   void drop_graphs();
@@ -121,7 +129,7 @@ class LaunchQueue {
   std::vector<int64_t> times_ns() { return timers_.times_ns(main()); }
 
  private:
-  enum class Mode : uint8_t { kIdle, kDryRun, kEager, kCapture };
+  enum class Mode : uint8_t { kIdle, kDryRun, kEager, kCapture, kDirect };
 
   // The state of the step where memoized calls begin.
   struct MemoStart {
@@ -163,6 +171,7 @@ class LaunchQueue {
   OwnedEvent done_[kStepSlots];
   ReplayCounter replay_counter_{streams_.main()};
   ArgumentTable table_;
+  DirectArguments direct_;
   ReadBack read_back_;
   StepTimers timers_;
   CallMemo memo_;

@@ -24,10 +24,12 @@ class StreamSet {
 
   cudaStream_t main() const { return main_; }
   cudaStream_t exchange() const { return exchange_; }
-  cudaStream_t current() const { return current_; }  // main, or the lane that was chosen last
+  cudaStream_t current() const { return current_; }  // main, the lane chosen last, or use()
 
   // Before each pass of a step: events are numbered from 0 again, and main is current.
   void restart();
+  // A stream of the caller is current until restart(), in no order with the others.
+  void use(cudaStream_t stream) { current_ = stream; }
   // After a step that was abandoned in the middle: no lane is open.
   void reset();
 
