@@ -10,7 +10,10 @@ const StepStats& HostStep::step(const StepRequest& request) {
   if (request.options.parameter_stats) timer().stats.parameters.resize(parameters());
   const ControlReduction::Decision decision = or_refuse(what, [&] { return control_.agree(request); });
   timer().stats.skipped = decision.skip;
-  if (!decision.skip) or_break(what, [&] { compute(request, decision); });
+  if (!decision.skip) {
+    or_break(what, [&] { compute(request, decision); });
+    settle_rules(what);
+  }
   context_.state.steps = request.number;
   timer().finish();
   return timer().last_stats;
@@ -24,7 +27,8 @@ void HostStep::compute(const StepRequest& request, const ControlReduction::Decis
                    .groups = request.groups,
                    .grad_scale = request.options.grad_scale * decision.clip,
                    .number = request.number,
-                   .stats = stats});
+                   .stats = stats,
+                   .non_finite = request.options.non_finite});
   pipeline_.run();
   if (stats != nullptr) {
     const auto timed = timer().time(Stage::kControl);
@@ -66,6 +70,7 @@ const StepStats& HostStep::finish(const StepRequest& request) {
   } catch (...) {
     break_off(what);
   }
+  settle_rules(what);
   count_updates([&](size_t p) { return readiness_->took_part(p); });
   context_.state.steps = request.number;
   timer().finish();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "engine/state/state.h"
@@ -42,6 +43,7 @@ struct StepContext {
   Programs& programs;
   StepTimer& timer;
   const Link& link;
+  std::span<const std::shared_ptr<Rule>> rules{};  // per group
 };
 
 // A step as one rank's caller asks for it.
