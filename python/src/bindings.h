@@ -10,6 +10,7 @@ void bind_problem(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);
 void bind_nccl(nanobind::module_& module);
 void bind_optimizer(nanobind::module_& module);
+void bind_rules(nanobind::module_& module);
 void bind_build_info(nanobind::module_& module);
 
 }  // namespace muster::python

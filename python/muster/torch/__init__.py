@@ -11,19 +11,23 @@ from . import groups
 from .ddp import ddp_hook
 from .default_groups import param_groups
 from .foreign import import_dion, import_torch
+from .matrix_optimizer import MatrixOptimizer
 from .monitoring import ParameterStats
 from .optimizer import Muon, NorMuon
 from .plan import Plan
 from .plan_options import PlanOptions
+from .rule import Rule
 from .timeline import profile
 from .versions import info
 
 __all__ = [
+    "MatrixOptimizer",
     "Muon",
     "NorMuon",
     "ParameterStats",
     "Plan",
     "PlanOptions",
+    "Rule",
     "ddp_hook",
     "groups",
     "import_dion",

@@ -14,6 +14,7 @@ from .monitoring import check_every
 from .overlap import MONITORED, SCREENED
 from .plan_options import PlanOptions
 from .ranks import check_timeout
+from .rule import Rule, check_rule
 
 _WEIGHT_FORMS = {
     "nearest": _muster.WeightForm.bf16,
@@ -55,10 +56,13 @@ class Options:
     graph: bool
     seed: int
     monitor_every: int
+    rule: Rule | None = None
 
     def check(self) -> None:
         """Raises ValueError naming the option."""
         check_timeout(self.timeout)
+        if self.rule is not None:
+            check_rule(self.rule)
         for key, known in _CHOICES.items():
             if getattr(self, key) not in known:
                 raise ValueError(f"{key} {getattr(self, key)!r}: expected one of {', '.join(known)}")
