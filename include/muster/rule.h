@@ -44,13 +44,13 @@ struct RuleState {
 struct RuleBatch {
   /// One entry of state, of all matrices of the batch.
   struct State {
-    float* data = nullptr;  ///< of the first matrix; updated in place
+    float* data = nullptr;  ///< the first matrix; updated in place
     int64_t stride = 0;     ///< elements from one matrix to the next
   };
 
   int64_t count = 0;               ///< matrices; 1 unless Rule::batched()
-  int64_t rows = 0;                ///< of each matrix
-  int64_t columns = 0;             ///< of each matrix
+  int64_t rows = 0;                ///< the same for every matrix
+  int64_t columns = 0;             ///< the same for every matrix
   float* updates = nullptr;        ///< (count, rows, columns): in, rounded to the wire dtype; the rule replaces them
   std::span<const State> state{};  ///< one per entry of Rule::state(), in its order
   void* workspace = nullptr;       ///< Rule::workspace_bytes(), aligned to a cache line

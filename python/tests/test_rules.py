@@ -14,6 +14,8 @@ from ranks import run_ranks
 import muster.torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "torch" / "rules"))
+import ada_muon  # noqa: E402
+import muon_plus  # noqa: E402
 from ada_muon import AdaMuon  # noqa: E402
 from muon_plus import MuonPlus  # noqa: E402
 
@@ -128,6 +130,22 @@ class Shaped(muster.torch.Rule):
 class Half(muster.torch.Rule):
     def update(self, u, state, group, step):
         return u.half()
+
+
+@pytest.mark.parametrize("module", [ada_muon, muon_plus])
+def test_the_examples_learn(module):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8))
+    optimizer = module.make(model)
+    data = torch.randn(64, 8)
+    losses = []
+    for _ in range(60):
+        loss = (model(data) - data).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
 
 
 def one(rule, shape=(4, 3), **options):

@@ -6,6 +6,7 @@ from newton_schulz import orthogonalize
 import muster.torch
 
 
+# [rule]
 class AdaMuon(muster.torch.Rule):
     state = {"square": ("rows", "columns")}
 
@@ -16,8 +17,12 @@ class AdaMuon(muster.torch.Rule):
         o = o / ((state["square"] / (1 - beta2**step)).sqrt() + group["eps"])
         size = (o.size(-2) * o.size(-1)) ** 0.5
         return o * (0.2 * size / (o.norm(dim=(-2, -1), keepdim=True) + group["eps"]))  # an RMS of 0.2, as AdamW's
+# [/rule]
 
 
 def make(model: torch.nn.Module) -> torch.optim.Optimizer:
+    # [use]
     groups = muster.torch.param_groups(model)
-    return muster.torch.MatrixOptimizer(groups, rule=AdaMuon(), lr=1e-3, scale="none")
+    optimizer = muster.torch.MatrixOptimizer(groups, rule=AdaMuon(), lr=1e-3, scale="none")
+    # [/use]
+    return optimizer
