@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 
@@ -94,18 +95,31 @@ def test_state_dict_has_the_state_of_the_rule():
 
 
 class Failing(muster.torch.Rule):
-    """Fails on rank 1 in the second step."""
+    """Fails once, on rank 1 in the second step."""
+
+    state = {"sum": ("rows",)}
+
+    def __init__(self) -> None:
+        self.failed = dist.get_rank() != 1
 
     def update(self, u, state, group, step):
-        if step == 2 and dist.get_rank() == 1:
+        state["sum"] += u.sum(-1)
+        if step == 2 and not self.failed:
+            self.failed = True
             raise ValueError("no luck\ntoday")
-        return u
+        return u + state["sum"].unsqueeze(-1)
 
 
-def _one_fails(rank: int, ranks: int) -> str:
+class Summing(Failing):
+    def __init__(self) -> None:
+        self.failed = True
+
+
+def _one_fails(rank: int, ranks: int) -> None:
     trained = _trained(fsdp, dist.group.WORLD, Failing())
     trained.step(1)
-    state = trained.optimizer.state_dict()
+    state = copy.deepcopy(trained.optimizer.state_dict())
+    weights = copy.deepcopy(trained.weights())
     if rank == 1:
         with pytest.raises(ValueError, match="no luck\ntoday") as raised:
             trained.step(2)
@@ -115,7 +129,15 @@ def _one_fails(rank: int, ranks: int) -> str:
             trained.step(2)
     with pytest.raises(muster._muster.CommError, match="broke off"):
         trained.step(3)
-    del state
+    for name, mine in trained.weights().items():
+        mine.copy_(weights[name])
+    trained.optimizer.load_state_dict(state)
+    reference = _trained(alone, _own_group(rank, ranks), Summing())
+    for step in (1, 2, 3):
+        reference.step(step)
+        if step > 1:
+            trained.step(step)
+    assert_same(trained, reference, "after a failure")
 
 
 def test_an_exception_on_one_rank_breaks_the_step_off_on_all():

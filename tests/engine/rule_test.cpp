@@ -411,6 +411,20 @@ TEST(Rule, ThatIsMissingOrWrongIsRefused) {
   EXPECT_THAT(test::errors(test::train(blocks)), Each(HasSubstr("a block has NorMuon, the parameter a rule")));
 }
 
+TEST(Rule, OnAGpuIsRefused) {
+  const test::Training t = one_rule(1);
+  OptimizerOptions options = t.options;
+  options.device.kind = Device::Kind::kCuda;
+  float weight[12] = {};
+  const auto communicators = make_local_communicators(1);
+  try {
+    const Optimizer optimizer(t.problem, options, *communicators[0], {{.weight = weight}});
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "parameter 'w': rules run on the CPU so far, its device is a GPU");
+  }
+}
+
 TEST(Rule, WorkspaceCountsUnderTheScratchCap) {
   test::Training t = one_rule(2);
   const auto rule = mixing_rule();

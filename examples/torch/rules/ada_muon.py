@@ -23,6 +23,6 @@ class AdaMuon(muster.torch.Rule):
 def make(model: torch.nn.Module) -> torch.optim.Optimizer:
     # [use]
     groups = muster.torch.param_groups(model)
-    optimizer = muster.torch.MatrixOptimizer(groups, rule=AdaMuon(), lr=1e-3, scale="none")
+    optimizer = muster.torch.MatrixOptimizer(groups, rule=AdaMuon(), lr=0.02, scale="none")
     # [/use]
     return optimizer
