@@ -24,6 +24,7 @@
 #include "muster/communicator.h"
 #include "muster/group.h"
 #include "muster/plan.h"
+#include "muster/rule.h"
 
 namespace muster {
 
@@ -76,9 +77,11 @@ struct OptimizerOptions {
   /// How the plan is made; by default with the cost table of a CPU. \hideinitializer
   PlanOptions plan{.cost = CostTable::cpu()};
   std::vector<Group> groups{Group{}};  ///< hyperparameters as they start; Optimizer::group() changes them
-  Dtype momentum = Dtype::kF32;        ///< type of Muon's and NorMuon's momentum: f32 or bf16
-  int threads = 1;                     ///< CPU threads of this rank
-  uint64_t seed = 0;                   ///< seed of stochastic rounding
+  /// One per group: the rule of its parameters with Algorithm::kRule. Null, or fewer than groups: the group has none.
+  std::vector<std::shared_ptr<Rule>> rules{};
+  Dtype momentum = Dtype::kF32;  ///< type of Muon's and NorMuon's momentum: f32 or bf16
+  int threads = 1;               ///< CPU threads of this rank
+  uint64_t seed = 0;             ///< seed of stochastic rounding
   /// {steps done, seed}, on the host, owned by the caller. The engine starts from these values and counts in place.
   /// Null: the engine has its own, which start at zero.
   int64_t* counters = nullptr;

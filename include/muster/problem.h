@@ -36,10 +36,13 @@ enum class Algorithm : uint8_t {
   kNorMuon,  ///< Muon, and each row or column divided by the root of its mean square over time
   kAdamW,    ///< Adam with decoupled weight decay
   kLion,     ///< the sign of the momentum, with decoupled weight decay
+  kRule,     ///< momentum, and then the caller's Rule (muster/rule.h) on whole matrices; on the CPU
 };
 
-/// True for Muon and NorMuon, which work on whole matrices; AdamW and Lion work on elements.
-inline bool is_matrix_algorithm(Algorithm a) { return a == Algorithm::kMuon || a == Algorithm::kNorMuon; }
+/// True for Muon, NorMuon and rules, which work on whole matrices; AdamW and Lion work on elements.
+inline bool is_matrix_algorithm(Algorithm a) {
+  return a == Algorithm::kMuon || a == Algorithm::kNorMuon || a == Algorithm::kRule;
+}
 
 /// Which mean squares NorMuon keeps.
 enum class NormAxis : uint8_t {
@@ -82,6 +85,15 @@ enum class ScaleShape : uint8_t {
   kParameter,  ///< that of the parameter that the matrix is a block of
 };
 
+/// What a plan depends on of a parameter's Rule (Algorithm::kRule). The optimizer fills it in from the rule.
+struct RuleNeeds {
+  int64_t workspace_bytes = 0;  ///< the most that the rule declares for one matrix
+  bool momentum = true;         ///< false: the rule has momentum of its own
+
+  /// Compares all fields.
+  bool operator==(const RuleNeeds&) const = default;
+};
+
 /// A tensor that is trained.
 struct Parameter {
   std::string name{};                         ///< unique in the problem; names appear in errors and checkpoints
@@ -92,6 +104,7 @@ struct Parameter {
   Algorithm algorithm = Algorithm::kNorMuon;  ///< how it is updated
   NormAxis norm_axis = NormAxis::kLonger;     ///< NorMuon only
   MatrixSpec matrices{};                      ///< ignored by AdamW and Lion
+  RuleNeeds rule{};                           ///< rules only
   /// Who keeps its state. kHolders: not for replicas under Problem::grad_sync.
   StateKeeper state_keeper = StateKeeper::kEngine;
   /// 0: a matrix is (output, input); 1: stored transposed. Changes the size of the step, never the plan.
@@ -114,6 +127,11 @@ struct Problem {
   bool grad_sync = false;
   std::vector<int64_t> group_sizes{};  ///< for Strategy::kGrouped: parameters per group; empty: one group per kind
 };
+
+/// True unless the parameter's rule has momentum of its own; for matrix algorithms.
+inline bool keeps_momentum(const Parameter& parameter) {
+  return parameter.algorithm != Algorithm::kRule || parameter.rule.momentum;
+}
 
 /// The layout of NorMuon's mean squares where holders keep the state of a parameter: a tensor of shape (batch...,
 /// lines), or (lines) if `view` or `flatten` changes the parameter's shape. It is cut over the parameter's mesh. Axes

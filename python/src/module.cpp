@@ -16,5 +16,6 @@ NB_MODULE(_muster, module) {
   muster::python::bind_nccl(module);
   muster::python::bind_optimizer(module);
   muster::python::bind_orthogonalization(module);
+  muster::python::bind_rules(module);
   muster::python::bind_build_info(module);
 }

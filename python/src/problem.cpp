@@ -31,7 +31,8 @@ void bind_enums(nb::module_& module) {
       .value("muon", Algorithm::kMuon)
       .value("normuon", Algorithm::kNorMuon)
       .value("adamw", Algorithm::kAdamW)
-      .value("lion", Algorithm::kLion);
+      .value("lion", Algorithm::kLion)
+      .value("rule", Algorithm::kRule);
   nb::enum_<NormAxis>(module, "NormAxis")
       .value("rows", NormAxis::kRows)
       .value("columns", NormAxis::kColumns)

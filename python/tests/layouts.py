@@ -120,7 +120,12 @@ class Trained:
     """A model in a layout, its optimizer, and the numbers of this rank's elements."""
 
     def __init__(
-        self, layout: Callable[[Model, int], None], group: dist.ProcessGroup, device: str = "cpu", **options
+        self,
+        layout: Callable[[Model, int], None],
+        group: dist.ProcessGroup,
+        device: str = "cpu",
+        make: Callable[..., muster.torch.NorMuon] = muster.torch.NorMuon,
+        **options,
     ) -> None:
         self.model = Model().to(device)
         self.device = device
@@ -130,7 +135,7 @@ class Trained:
             mine = muster.torch.layout.local(parameter.detach())
             self.numbers[name] = mine.long()
             mine.copy_(self.values(name, 0, parameter.shape)[mine.long()])
-        self.optimizer = muster.torch.NorMuon(groups(self.model), process_group=group, **options)
+        self.optimizer = make(groups(self.model), process_group=group, **options)
 
     def step(self, number: int, absent: Callable[[str, torch.Tensor], torch.Tensor] | None = None) -> None:
         """With made-up gradients. ``absent`` gives a factor for each element, None for no gradient."""

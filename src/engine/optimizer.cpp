@@ -8,6 +8,7 @@
 #include "engine/optimizer_impl.h"
 #include "engine/step/agreement.h"
 #include "engine/step/fail_together.h"
+#include "engine/step/rules.h"
 #include "muster/error.h"
 
 namespace muster {
@@ -108,6 +109,7 @@ void Optimizer::Impl::build() {
     throw InvalidArgument(fmt::format("a problem of {} ranks on a communicator of {}", problem_.ranks, ranks_));
   }
   check_options(options_, problem_.wire);
+  engine::describe_rules(problem_, options_, memory_);
   if (options_.overlap) options_.plan.elementwise = ElementwiseOrder::kLast;
   catalog_.emplace(problem_);
   holdings_.emplace(*catalog_, rank_);
@@ -136,7 +138,8 @@ void Optimizer::Impl::build() {
                                        .programs = *programs_,
                                        .row_scalings = *row_scalings_,
                                        .timer = timer_,
-                                       .link = link_});
+                                       .link = link_,
+                                       .rules = options_.rules});
   path_ = engine::make_step_path(*context_, options_, status_);
   // The table says how wide the kernels compute, and the plan counts on it.
   const int64_t cap = options_.plan.scratch_bytes ? plan_.scratch_cap : 0;
@@ -146,6 +149,7 @@ void Optimizer::Impl::build() {
                      path_->scratch_bytes(), options_.plan.cost.device),
          ErrorCode::kScratchCapTooSmall});
   }
+  engine::try_rules(*catalog_, plan_, rank_, options_, memory_);
 }
 
 void Optimizer::Impl::connect(Communicator& communicator) {

@@ -40,7 +40,7 @@ struct MomentumBlock {
   int64_t columns = 0;
   const void* grad = nullptr;  // null: zeros
   int64_t grad_stride = 0;
-  void* momentum = nullptr;
+  void* momentum = nullptr;  // null: the update is the gradient; on the CPU
   int64_t momentum_stride = 0;
   void* update = nullptr;  // in the wire dtype; null: only momentum is updated
   int64_t update_stride = 0;

@@ -19,8 +19,9 @@ constexpr int64_t kMaxPairs = int64_t{1} << 27;
 constexpr size_t kMostDistributions = 31;
 
 auto tie(const MatrixClass& c) {
-  return std::make_tuple(c.matrix.rows, c.matrix.columns, c.matrix.normuon, c.matrix.norm_axis, c.holder_set,
-                         c.in_bytes, c.out_bytes, c.all_replicas, c.weights_back, c.each_momentum, c.line_set);
+  return std::make_tuple(c.matrix.rows, c.matrix.columns, c.matrix.normuon, c.matrix.norm_axis, c.matrix.rule_workspace,
+                         c.holder_set, c.in_bytes, c.out_bytes, c.all_replicas, c.weights_back, c.each_momentum,
+                         c.line_set);
 }
 
 }  // namespace
@@ -113,7 +114,7 @@ class CatalogBuilder {
     const HolderSet& set = c_.holder_sets_[c.holder_set];
     const int64_t wire = byte_size(c_.problem_.wire);
     c.all_replicas = c_.problem_.grad_sync && set.replicas > 1;
-    c.each_momentum = parameter.state_keeper == StateKeeper::kHolders && set.replicas > 1;
+    c.each_momentum = parameter.state_keeper == StateKeeper::kHolders && set.replicas > 1 && keeps_momentum(parameter);
     c.weights_back = c.all_replicas && static_cast<int32_t>(set.holders.size()) == set.replicas;
     c.in_bytes = c.all_replicas ? byte_size(parameter.grad_dtype) : wire;
     c.out_bytes = c.weights_back ? byte_size(parameter.dtype) : wire;

@@ -28,6 +28,8 @@ std::string kind_key(const Parameter& p) {
   put(key, static_cast<int64_t>(p.dtype) * 16 + static_cast<int64_t>(p.grad_dtype));
   put(key, static_cast<int64_t>(p.algorithm) * 16 + static_cast<int64_t>(p.norm_axis));
   put(key, static_cast<int64_t>(p.state_keeper));
+  put(key, p.rule.workspace_bytes);
+  put(key, p.rule.momentum);
   put(key, p.layout.mesh);
   put(key, static_cast<int64_t>(p.layout.placements.size()));
   for (const Placement& placement : p.layout.placements) {

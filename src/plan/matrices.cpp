@@ -49,7 +49,8 @@ MatrixGrid::MatrixGrid(const Parameter& parameter)
     : shape_(parameter.shape),
       view_(parameter.matrices.view.empty() ? parameter.shape : parameter.matrices.view),
       normuon_(parameter.algorithm == Algorithm::kNorMuon),
-      norm_axis_(parameter.norm_axis) {
+      norm_axis_(parameter.norm_axis),
+      rule_workspace_(parameter.algorithm == Algorithm::kRule ? parameter.rule.workspace_bytes : -1) {
   const MatrixSpec& spec = parameter.matrices;
   for (const int64_t dim : view_) {
     if (dim < 1) {
@@ -105,7 +106,7 @@ MatrixGrid::Place MatrixGrid::place(int32_t index) const {
 
 Matrix MatrixGrid::at(int32_t index) const {
   const Place at = place(index);
-  Matrix m{at.rows.block.size, at.columns.block.size, normuon_, norm_axis_};
+  Matrix m{at.rows.block.size, at.columns.block.size, normuon_, norm_axis_, rule_workspace_};
   for (const Block* block : {&at.columns.block, &at.rows.block}) {
     m.normuon = block->normuon.value_or(m.normuon);
     m.norm_axis = block->norm_axis.value_or(m.norm_axis);

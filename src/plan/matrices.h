@@ -14,7 +14,9 @@ struct Matrix {
   int64_t columns = 0;
   bool normuon = false;
   NormAxis norm_axis = NormAxis::kRows;  // resolved: rows or columns
+  int64_t rule_workspace = -1;           // bytes that its rule needs; -1: it has no rule
 
+  bool rule() const { return rule_workspace >= 0; }
   int64_t elements() const { return rows * columns; }
   int64_t lines() const { return norm_axis == NormAxis::kRows ? rows : columns; }  // of NorMuon's statistics
 };
@@ -47,6 +49,7 @@ class MatrixGrid {
   bool reshaped_ = false;
   bool normuon_ = false;
   NormAxis norm_axis_ = NormAxis::kLonger;
+  int64_t rule_workspace_ = -1;
   std::vector<Cut> rows_;
   std::vector<Cut> columns_;
   int32_t count_ = 0;

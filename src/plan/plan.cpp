@@ -71,6 +71,16 @@ void check_groups(const PlanOptions& options) {
   }
 }
 
+// Other strategies may orthogonalize a matrix on several ranks, or matrices of zeros with it.
+void check_rules(const Problem& problem, const PlanOptions& options) {
+  if (options.strategy == Strategy::kGlobal) return;
+  for (const Parameter& p : problem.parameters) {
+    if (p.algorithm != Algorithm::kRule) continue;
+    base::fail("parameter '{}': it has a rule, which strategy {} cannot plan; expected global", p.name,
+               name(options.strategy));
+  }
+}
+
 double ratio(int64_t a, int64_t b) { return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1.0; }
 
 }  // namespace
@@ -148,6 +158,7 @@ Plan make_plan(const Problem& problem, const PlanOptions& options) {
   }
   check_order(problem, options);
   check_groups(options);
+  check_rules(problem, options);
   if (options.in_flight < 0) base::fail("in flight {}: expected at least 1, or 0", options.in_flight);
   if (options.scratch_bytes.value_or(0) < 0) base::fail("scratch cap of {} bytes", *options.scratch_bytes);
   const plan::Catalog catalog(problem);

@@ -66,6 +66,15 @@ int64_t check_shape(const Parameter& p) {
   return count;
 }
 
+void check_rule_blocks(const Parameter& p) {
+  for (const std::vector<Block>* const blocks : {&p.matrices.rows, &p.matrices.columns}) {
+    for (const Block& block : *blocks) {
+      if (block.normuon.value_or(false))
+        base::fail("parameter '{}': a block has NorMuon, the parameter a rule", p.name);
+    }
+  }
+}
+
 void check_parameters(const Problem& problem) {
   std::unordered_set<std::string> names;
   int64_t elements = 0;
@@ -82,6 +91,10 @@ void check_parameters(const Problem& problem) {
     if (p.output_dim != 0 && p.output_dim != 1) {
       base::fail("parameter '{}': output_dim {}; must be 0 or 1", p.name, p.output_dim);
     }
+    if (p.rule.workspace_bytes < 0 || p.rule.workspace_bytes > kMaxElements) {
+      base::fail("parameter '{}': rule workspace of {} bytes; must be 0 to 2^48", p.name, p.rule.workspace_bytes);
+    }
+    if (p.algorithm == Algorithm::kRule) check_rule_blocks(p);
     if (is_matrix_algorithm(p.algorithm)) matrices += plan::MatrixGrid(p).count();
     if (matrices > kMaxMatrices) {
       base::fail("parameter '{}' brings the model past {} matrices", p.name, kMaxMatrices);

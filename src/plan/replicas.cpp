@@ -27,13 +27,13 @@ int32_t owner_for(const Catalog& catalog, const Plan& plan, const ZeroMatrix& ze
 }
 
 bool can_repeat(const Catalog& catalog, const MatrixClass& c) {
-  return catalog.holder_set(c).replicas > 1 && !c.all_replicas;
+  return catalog.holder_set(c).replicas > 1 && !c.all_replicas && !c.matrix.rule();
 }
 
 std::vector<bool> repeated_classes(const Catalog& catalog, const Plan& plan) {
   std::vector<bool> classes(catalog.classes().size());
   for (int32_t j = 0; j < catalog.matrix_count(); ++j) {
-    if (in_each_replica(plan, j)) classes[catalog.class_of(j)] = true;
+    if (in_each_replica(plan, j)) classes[catalog.class_of(j)] = can_repeat(catalog, catalog.class_at(j));
   }
   return classes;
 }

@@ -17,7 +17,7 @@ constexpr size_t kSizesShown = 4;
 
 // In the order of their enumerators.
 constexpr std::array<std::string_view, 3> kDtypes = {"f32", "bf16", "f16"};
-constexpr std::array<std::string_view, 4> kAlgorithms = {"muon", "normuon", "adamw", "lion"};
+constexpr std::array<std::string_view, 5> kAlgorithms = {"muon", "normuon", "adamw", "lion", "rule"};
 constexpr std::array<std::string_view, 4> kTransports = {"ragged", "padded", "gather", "gather+reduce"};
 
 template <size_t kCount, typename Enum>

@@ -11,23 +11,27 @@ from . import groups
 from .ddp import ddp_hook
 from .default_groups import param_groups
 from .foreign import import_dion, import_torch
+from .matrix_optimizer import MatrixOptimizer
 from .monitoring import ParameterStats
 from .optimizer import Muon, NorMuon
 from .orthogonalization import orthogonalize
 from .plan import Plan
 from .plan_options import PlanOptions
 from .qk_clip import HeadRows, QKHeads
+from .rule import Rule
 from .timeline import profile
 from .versions import info
 
 __all__ = [
     "HeadRows",
+    "MatrixOptimizer",
     "Muon",
     "NorMuon",
     "ParameterStats",
     "Plan",
     "PlanOptions",
     "QKHeads",
+    "Rule",
     "ddp_hook",
     "groups",
     "import_dion",

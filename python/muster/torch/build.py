@@ -14,7 +14,6 @@ from .. import _muster
 from .communicator import Link
 from .gradients import DTYPES as GRADIENT_DTYPES
 from .gradients import Gradients, planned_dtype
-from .groups import MATRIX_ALGORITHMS
 from .hyperparameters import Group, Hyperparameters, JoinedMomentum, make_group
 from .layout import TensorLayout, agree, local
 from .options import Options
@@ -24,6 +23,7 @@ from .parameters import DTYPES, Reader, make_parameters
 from .qk_clip import RowNumbers, scale_rows
 from .rank_local import with_remedies
 from .ranks import Ranks
+from .rule import RuleCall
 from .state import export_state, import_state
 from .state_tensors import State, is_uneven_stride, own_mesh_statistics, zero_statistics, zeros_like
 from .weights import Weights, check_shared_memory, local_memory
@@ -73,6 +73,7 @@ class Built:
     extras: list[torch.Tensor | None]  # per parameter, ParameterMemory::extra
     step_options: _muster.StepOptions
     matrices: list[bool]  # per parameter, True if Muon or NorMuon updates it
+    rule: RuleCall | None
 
     def is_current(self, groups: Sequence[Group]) -> bool:
         """True if the groups have the very tensors that the plan was made for. Called in every step."""
@@ -141,6 +142,9 @@ class Builder:
         engine_options.steps_address = states.counts.data_ptr()
         engine_options.updates_address = updates.data_ptr()
         scale_rows(engine_options, rows, dict(zip(names, numbers)))
+        rule = None if self.options.rule is None else RuleCall(self.options.rule, groups)
+        if rule is not None:
+            rule.set_rules(engine_options)
         engine = self._make(problem, engine_options, link, memory, dict(zip(kept, tensors)))
         by_engine = {names[i]: flat[i] for i in there if not slots.holds(i)}
         if by_engine:
@@ -168,7 +172,8 @@ class Builder:
             next((name for name, tensor in zip(kept, tensors) if is_uneven_stride(tensor)), None),
             extras,
             self.options.step_options(),
-            [owners[i][1]["algorithm"] in MATRIX_ALGORITHMS for i in there],
+            [owners[i][1]["algorithm"] in ("muon", "normuon") for i in there],
+            rule,
         )
 
     def _agree(
@@ -208,7 +213,8 @@ class Builder:
             copies = ranks.size // math.prod(
                 size for (_, size), p in zip(layout.axes, layout.placements) if p.dim is not None
             )
-            if copies == 1 or self.options.replicas_keep_state:
+            ruled = parameter.algorithm == _muster.Algorithm.rule  # the owner keeps its state
+            if not ruled and (copies == 1 or self.options.replicas_keep_state):
                 parameter.state_keeper = _muster.StateKeeper.holders
             theirs = {known[dtypes[i]] for dtypes in everybody if dtypes[i] in known}
             if theirs and not self.options.grad_sync:  # float32 if ranks differ: it holds both

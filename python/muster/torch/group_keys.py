@@ -43,6 +43,7 @@ _TRANSLATED = {
     "adamw_weight_decay": 'weight_decay= in a group with algorithm="adamw", or param_groups(model, ...)',
     "learning_rate": "lr=",
     "wd": "weight_decay=",
+    "rule": "muster.torch.MatrixOptimizer(params, rule=...)",
 }
 
 

@@ -23,8 +23,8 @@ class MoreOptions(TypedDict, total=False):
     others are read in every step.
     """
 
-    algorithm: Literal["normuon", "muon", "adamw", "lion"]
-    """How the parameters are updated. Default: the optimizer's class."""
+    algorithm: Literal["normuon", "muon", "adamw", "lion", "rule"]
+    """How the parameters are updated. Default: the optimizer's class. "rule": only in MatrixOptimizer."""
     decay: Literal["plain", "cautious"]
     """Cautious: weight decay only where weight and update do not have opposite signs. Default plain."""
     every: int
@@ -110,7 +110,7 @@ DEFAULTS: dict[str, Any] = {
 ``GroupOptions`` has the meanings.
 """
 
-MATRIX_ALGORITHMS = ("muon", "normuon")
+MATRIX_ALGORITHMS = ("muon", "normuon", "rule")
 
 
 def enum_value(kind: Any, key: str, value: Any) -> Any:

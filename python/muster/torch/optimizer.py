@@ -31,6 +31,7 @@ from .qk_clip import QKHeads
 from .rank_local import with_remedies
 from .ranks import TIMEOUT
 from .weights import local_memory
+from .rule import Rule
 from .wrappers import check_caller, with_fewer_steps
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class NorMuon(CheckpointedOptimizer):
     """
 
     _algorithm = "normuon"
+    _rule: Rule | None = None
 
     def __init__(
         self,
@@ -156,6 +158,7 @@ class NorMuon(CheckpointedOptimizer):
             seed=seed,
             monitor_every=monitor_every,
             qk_heads=qk_heads,
+            rule=self._rule,
         )
         if isinstance(params, torch.nn.Module):
             name = type(self).__name__
@@ -296,6 +299,8 @@ class NorMuon(CheckpointedOptimizer):
             built.engine.move(number, built.weights.addresses[number], 0 if extra is None else extra.data_ptr())
         built.hyperparameters.update(self.param_groups)
         built.step_options.set_row_factors(*self._clip.address())
+        if built.rule is not None:
+            built.rule.groups = self.param_groups
 
     def _follow(self, built: Built) -> None:
         if self._connection.cuda:
@@ -393,6 +398,8 @@ class NorMuon(CheckpointedOptimizer):
             # The engine refuses a list that is too short, on every rank: no rank waits for this one.
             out = work(built, addresses)
         except ValueError as refused:
+            if built.rule is not None and refused is built.rule.error:
+                raise  # other ranks raise CommError
             found = ValueError(error) if error else None
             if not self._connection.cuda:  # on CUDA other ranks learn of it later, each at another time
                 self.ranks.raise_any("a refused step", found)

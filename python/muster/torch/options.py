@@ -16,6 +16,7 @@ from .overlap import MONITORED, SCREENED
 from .plan_options import PlanOptions
 from .qk_clip import QKHeads
 from .ranks import check_timeout
+from .rule import Rule, check_rule
 
 _WEIGHT_FORMS = {
     "nearest": _muster.WeightForm.bf16,
@@ -58,10 +59,13 @@ class Options:
     seed: int
     monitor_every: int
     qk_heads: Mapping[str, QKHeads] | None = None
+    rule: Rule | None = None
 
     def check(self) -> None:
         """Raises ValueError naming the option."""
         check_timeout(self.timeout)
+        if self.rule is not None:
+            check_rule(self.rule)
         for key, known in _CHOICES.items():
             if getattr(self, key) not in known:
                 raise ValueError(f"{key} {getattr(self, key)!r}: expected one of {', '.join(known)}")

@@ -22,7 +22,8 @@ BatchKey batch_key(const ProgramInput& input, int32_t matrix) {
           .columns = m.columns,
           .group = input.group_of[input.catalog.parameter_of(matrix)],
           .normuon = m.normuon,
-          .norm_axis = m.norm_axis};
+          .norm_axis = m.norm_axis,
+          .rule = m.rule()};
 }
 
 ByteRange WaveProgram::reserve(int64_t size) {

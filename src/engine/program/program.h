@@ -48,7 +48,7 @@ struct PackStep {
   static constexpr int64_t kNowhere = -1;
   int32_t parameter = 0;
   StridedBlock block;
-  int64_t momentum = 0;  // State::momentum()
+  int64_t momentum = 0;  // State::momentum(); not used where the rule has its own
 };
 
 // Gradients that other ranks average, as they are. The staged copy is dense.
@@ -104,16 +104,19 @@ struct OwnedMatrix {
   int32_t measured = -1;            // the matrix, if this rank reports its orthogonality error
   int64_t assembled = 0;            // wire element
   int64_t variance = -1;            // State::variance(); -1: no NorMuon, or the statistics are assembled
+  int64_t rule_state = -1;          // State::rule_state(); -1: no rule
   int64_t assembled_variance = -1;  // byte of assembled statistics; -1: there are none
 };
 
-// Matrices of one shape, hyperparameter group and NorMuon setting are orthogonalized in one batch.
+// Matrices of one shape, hyperparameter group and NorMuon setting are orthogonalized, or given to their rule, in one
+// batch.
 struct BatchKey {
   int64_t rows = 0;
   int64_t columns = 0;
   int32_t group = 0;
   bool normuon = false;
   NormAxis norm_axis = NormAxis::kRows;
+  bool rule = false;  // the rule of the group is called, instead of Newton-Schulz
 
   auto operator<=>(const BatchKey&) const = default;
 };
@@ -136,6 +139,7 @@ struct HomeMatrix {
   int32_t parameter = 0;
   int32_t measured = -1;  // as in OwnedMatrix
   int64_t variance = -1;
+  int64_t rule_state = -1;
   std::vector<PackStep> pack{};
   std::vector<ApplyStep> apply{};
 };

@@ -29,6 +29,7 @@ class WaveCompiler {
   void place_home(int32_t matrix);
   OwnedMatrix placed_owned(int32_t matrix);
   int64_t place_variance(int32_t matrix);
+  void place_rule_state();
   void place_sums(const plan::Exchange& in);
   void place_sum(const plan::Segment& segment, int64_t sum);
   void place_messages(const plan::Exchange& in, const plan::Exchange& out);

@@ -74,7 +74,8 @@ void WaveCompiler::unpack_message(const plan::Message& message, int64_t begin) {
 
 void WaveCompiler::pack(std::vector<PackStep>& steps, Segments segments, const Blocks& to) {
   const int32_t p = segments[0].parameter;
-  int64_t momentum = state_.holders_keep(p) ? 0 : state_.reserve_momentum(segments[0].matrix, packed(to));
+  const bool reserves = state_.keeps_momentum(p) && !state_.holders_keep(p);
+  int64_t momentum = reserves ? state_.reserve_momentum(segments[0].matrix, packed(to)) : 0;
   for (const StridedBlock& block : to) {
     steps.push_back({.parameter = p, .block = block, .momentum = momentum});
     momentum += block.elements();

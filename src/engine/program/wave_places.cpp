@@ -51,6 +51,17 @@ void WaveCompiler::place_matrices() {
   }
   add_zero_matrices(input_, number_, program_, batches);
   for (auto& [key, batch] : batches) program_.owned.push_back(std::move(batch));
+  place_rule_state();
+}
+
+// Batch after batch, so that the state of a batch lies at equal distances. The owner of a matrix measures it.
+void WaveCompiler::place_rule_state() {
+  const auto place = [&](const BatchKey& key, auto& matrices) {
+    if (!key.rule) return;
+    for (auto& matrix : matrices) matrix.rule_state = state_.reserve_rule_state(matrix.measured);
+  };
+  for (OwnedBatch& batch : program_.owned) place(batch.key, batch.matrices);
+  for (auto& [key, batch] : home_) place(key, batch.matrices);
 }
 
 void WaveCompiler::place_home(int32_t matrix) {
@@ -111,7 +122,7 @@ void WaveCompiler::place_sum(const plan::Segment& segment, int64_t sum) {
   program_.owner_momentum.push_back({.parameter = p,
                                      .count = count,
                                      .sum = sum,
-                                     .momentum = state_.reserve_momentum(j, matrix),
+                                     .momentum = state_.keeps_momentum(p) ? state_.reserve_momentum(j, matrix) : 0,
                                      .assembled = assembled_.at(j)});
 }
 

@@ -57,6 +57,7 @@ State::State(const StateInput& input)
       momentum_dtype_(input.options.momentum),
       memory_(input.memory),
       kernels_(input.kernels),
+      rule_entries_(engine::rule_entries(input.catalog.problem(), input.options, input.memory)),
       given_updates_(input.options.updates),
       own_counters_{0, static_cast<int64_t>(input.options.seed)} {
   const std::vector<Parameter>& parameters = catalog_.problem().parameters;
@@ -65,6 +66,7 @@ State::State(const StateInput& input)
   }
   momentum_.width = byte_size(momentum_dtype_);
   for (Store* store : {&momentum_, &variance_, &first_, &second_}) store->parts.resize(parameters.size());
+  rule_parts_.resize(parameters.size());
   extra_parts_.resize(parameters.size());
   variance_lines_.resize(parameters.size());
   for (int32_t j = 0; j < catalog_.matrix_count(); ++j) {
@@ -139,13 +141,14 @@ void State::require_open() const {
 
 void State::allocate() {
   allocated_ = true;
-  for (Store* store : {&momentum_, &variance_, &first_, &second_}) {
+  for (Store* store : {&momentum_, &variance_, &first_, &second_, &rule_}) {
     store->memory = {kernels_, store->elements * store->width};
   }
   if (given_updates_ == nullptr) updates_ = {kernels_, static_cast<int64_t>(memory_.size()) * 8};
 }
 
 State::MomentumRows State::momentum(int32_t parameter, const StridedBlock& block, int64_t place) {
+  if (!keeps_momentum(parameter)) return {};
   if (!holders_keep(parameter)) return {owner_momentum(place), block.columns};
   return {static_cast<std::byte*>(memory_[parameter].momentum) + block.first * momentum_.width, block.first_stride};
 }
@@ -204,7 +207,8 @@ std::vector<StateShard> State::parameter_shards(int32_t p) {
   if (memory.form == WeightForm::kBf16Master) add("master", StateType::kF32, stored_extra(p));
   if (memory.form == WeightForm::kBf16Mantissa) add("mantissa", StateType::kU16, stored_extra(p));
   if (is_matrix_algorithm(parameter.algorithm)) {
-    add("momentum", state_type(momentum_dtype_), stored(p, momentum_, memory.momentum));
+    if (keeps_momentum(p)) add("momentum", state_type(momentum_dtype_), stored(p, momentum_, memory.momentum));
+    for (StateShard& shard : rule_shards(p)) out.push_back(std::move(shard));
     if (variance_lines_[p] > 0) {
       out.push_back(make_shard({named("variance"), StateType::kF32, {variance_lines_[p]}}, stored_variance(p)));
     }

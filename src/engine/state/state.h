@@ -13,6 +13,7 @@
 
 #include "engine/program/strided_block.h"
 #include "engine/state/device_buffer.h"
+#include "engine/state/rule_state.h"
 #include "engine/state/state_shard.h"
 #include "muster/optimizer.h"
 #include "plan/catalog.h"
@@ -39,6 +40,8 @@ class State {
   // This rank's momentum of a matrix. `second` of the blocks counts from the place that is returned.
   int64_t reserve_momentum(int32_t matrix, std::span<const StridedBlock> blocks);
   int64_t reserve_variance(int32_t matrix);
+  // The state that the rule of a matrix declares, all entries end to end: RuleStateLayout.
+  int64_t reserve_rule_state(int32_t matrix);
   // AdamW's or Lion's moments of elements first to first + count of this rank's shard. Element `first` is number
   // `index` of the tensor.
   struct MomentPlaces {
@@ -57,6 +60,10 @@ class State {
   bool holders_keep(int32_t parameter) const {
     return catalog_.problem().parameters[parameter].state_keeper == StateKeeper::kHolders;
   }
+  // False if the parameter's rule has momentum of its own.
+  bool keeps_momentum(int32_t parameter) const {
+    return muster::keeps_momentum(catalog_.problem().parameters[parameter]);
+  }
   // Rows of momentum as kernels take them: of a block of this rank's shard, or dense from its place.
   struct MomentumRows {
     void* data = nullptr;
@@ -69,6 +76,9 @@ class State {
     if (place < 0) return own;  // no NorMuon: not read
     return (holders_keep(parameter) ? static_cast<float*>(memory_[parameter].statistics) : own) + place;
   }
+  float* rule_state(int64_t place) { return rule_.memory.as<float>() + place; }
+  // The entries that the rule of a parameter declares.
+  const std::vector<RuleState>& rule_entries(int32_t parameter) const { return rule_entries_[parameter]; }
   // Moments from element `first` of this rank's shard on.
   struct MomentPointers {
     float* first = nullptr;
@@ -122,6 +132,7 @@ class State {
   Stored stored(int32_t parameter, const Store& store, void* holders_memory) const;
   Stored stored_variance(int32_t parameter) const;
   Stored stored_extra(int32_t parameter) const;
+  std::vector<StateShard> rule_shards(int32_t parameter) const;
 
   const plan::Catalog& catalog_;
   const Plan& plan_;
@@ -137,8 +148,12 @@ class State {
   Store variance_;
   Store first_;
   Store second_;
-  std::vector<Parts> extra_parts_;       // per parameter
-  std::vector<int64_t> variance_lines_;  // of all matrices of a parameter
+  std::map<int32_t, int64_t> rule_places_;                  // by matrix
+  Store rule_;                                              // its parts are rule_parts_
+  std::vector<std::vector<Parts>> rule_parts_;              // per parameter and entry
+  const std::vector<std::vector<RuleState>> rule_entries_;  // per parameter
+  std::vector<Parts> extra_parts_;                          // per parameter
+  std::vector<int64_t> variance_lines_;                     // of all matrices of a parameter
   bool allocated_ = false;
 
   DeviceBuffer updates_;

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "engine/step/differing_ranks.h"
 #include "engine/step/equality_check.h"
+#include "engine/step/rules.h"
 #include "muster/error.h"
 #include "plan/plan_hash.h"
 #include "version.h"
@@ -41,6 +42,7 @@ std::vector<Shared> shared_values(const Problem& problem, const Plan& plan, cons
   return {{"versions of Muster", version.value()},
           {"cost tables", plan::cost_fingerprint(options.plan.cost)},
           {"options", chosen.value()},
+          {"rules", rules_fingerprint(options)},
           {"plan options", plan.hash}};
 }
 

@@ -61,7 +61,9 @@ void check_memory(const Problem& problem, const Holdings& holdings, size_t p, co
     refuse(fmt::format("no {} on rank {}", mine.form == WeightForm::kBf16Master ? "master" : "mantissa", rank));
   }
   if (parameter.state_keeper != StateKeeper::kHolders) return;
-  if (holdings.any(p) && mine.momentum == nullptr) refuse(fmt::format("no memory for momentum on rank {}", rank));
+  if (holdings.any(p) && mine.momentum == nullptr && keeps_momentum(parameter)) {
+    refuse(fmt::format("no memory for momentum on rank {}", rank));
+  }
   if (holdings.any(p) && mine.second == nullptr && parameter.algorithm == Algorithm::kAdamW) {
     refuse(fmt::format("no memory for second moments on rank {}", rank));
   }

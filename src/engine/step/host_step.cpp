@@ -10,7 +10,10 @@ const StepStats& HostStep::step(const StepRequest& request) {
   if (request.options.parameter_stats) timer().stats.parameters.resize(parameters());
   const ControlReduction::Decision decision = or_refuse(what, [&] { return control_.agree(request); });
   timer().stats.skipped = decision.skip;
-  if (!decision.skip) or_break(what, [&] { compute(request, decision); });
+  if (!decision.skip) {
+    or_break(what, [&] { compute(request, decision); });
+    settle_rules(what);
+  }
   context_.state.steps = request.number;
   timer().finish();
   return timer().last_stats;
@@ -25,7 +28,8 @@ void HostStep::compute(const StepRequest& request, const ControlReduction::Decis
                         .grad_scale = request.options.grad_scale * decision.clip,
                         .number = request.number,
                         .row_factors = request.options.row_factors,
-                        .stats = stats};
+                        .stats = stats,
+                        .non_finite = request.options.non_finite};
   executor_.start(input);
   pipeline_.run();
   scale_rows_of_others(input, decision.active);
@@ -69,6 +73,7 @@ const StepStats& HostStep::finish(const StepRequest& request) {
   } catch (...) {
     break_off(what);
   }
+  settle_rules(what);
   or_break(what, [&] {
     std::vector<bool> active(parameters());
     for (size_t p = 0; p < active.size(); ++p) active[p] = readiness_->took_part(p);

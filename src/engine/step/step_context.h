@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "engine/state/state.h"
@@ -44,6 +45,7 @@ struct StepContext {
   const RowScalings& row_scalings;
   StepTimer& timer;
   const Link& link;
+  std::span<const std::shared_ptr<Rule>> rules{};  // per group
 };
 
 // A step as one rank's caller asks for it.

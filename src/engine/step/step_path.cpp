@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/step/device_step.h"
+#include "engine/step/fail_together.h"
 #include "engine/step/host_step.h"
 
 namespace muster::engine {
@@ -59,6 +60,21 @@ void StepPath::give_up(Failure why) {
     drop();
   } catch (const DeviceError&) {  // this error broke the step
   }
+}
+
+void StepPath::settle_rules(const std::string& what) {
+  const auto is_rule = [](const Parameter& p) { return p.algorithm == Algorithm::kRule; };
+  if (std::ranges::none_of(context_.problem.parameters, is_rule)) return;
+  const WaveExecutor::RuleError mine = executor_.rule_error();
+  const std::string first = or_break(what, [&] {
+    return failure_of_any(*context_.link.host, what + " rules", [&] {
+      if (mine.original != nullptr) throw Error(mine.text);
+    });
+  });
+  if (first.empty()) return;
+  give_up(fmt::format("{} broke off: {}", what, first));
+  if (mine.original != nullptr) std::rethrow_exception(mine.original);
+  throw CommError(status_.reason());
 }
 
 void StepPath::break_off(std::string_view what) {

@@ -69,6 +69,9 @@ class StepPath {
       break_off(what);
     }
   }
+  // At the end of a step on the host, after its last exchange: if a rule threw on any rank, the status becomes broken,
+  // that rank throws what its rule threw, and others throw CommError.
+  void settle_rules(const std::string& what);
   // Likewise, except for InvalidArgument and ResourceError: all ranks throw them before anything was changed.
   template <typename Work>
   auto or_refuse(std::string_view what, Work work) {

@@ -35,6 +35,7 @@ void WaveExecutor::start(const StepInput& input) {
   exchanges_.resize(waves());
   lane_ = 0;
   step_rates_ = nullptr;
+  rule_error_ = {};
 }
 
 template <typename Step>

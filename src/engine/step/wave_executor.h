@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -34,7 +35,8 @@ struct StepInput {
   std::span<const float> row_factors{};  // empty: none
   // On a device: one flag per parameter, 1 means that it sits the step out and the step goes.
   const int32_t* sitting = nullptr;
-  ParameterStatsCollector* stats = nullptr;  // null: not asked for
+  ParameterStatsCollector* stats = nullptr;   // null: not asked for
+  NonFinite non_finite = NonFinite::kIgnore;  // in what rules return
 };
 
 class WaveExecutor {
@@ -75,6 +77,13 @@ class WaveExecutor {
   // Starts a step that only averages the gradients of replicas: calls visit() with every average at its owner.
   using Visit = std::function<void(int32_t parameter, const float* average, int64_t count)>;
   void average(const StepInput& input, const Visit& visit);
+
+  // What a rule of this step threw on this rank. Rules are not called after it: their updates are zero.
+  struct RuleError {
+    std::exception_ptr original;  // null: none has failed
+    std::string text;
+  };
+  const RuleError& rule_error() const { return rule_error_; }
 
   // Drops the exchanges under way.
   void abandon() { exchanges_.clear(); }
@@ -157,6 +166,26 @@ class WaveExecutor {
   void orthogonalize_and_apply(size_t w, const BatchKey& key, std::span<const kernels::UpdateMatrix> matrices,
                                const kernels::Workspace& workspace, std::span<const Placed<ApplyStep>> steps);
   bool can_fuse(std::span<const Placed<ApplyStep>> steps) const;
+
+  // wave_rule.cpp
+  struct RuleMatrix {
+    int32_t parameter;
+    std::byte* update;  // in wire dtype, replaced in place
+    float* state;
+  };
+  // The largest batch that is faster per matrix than a smaller one, or that the rule takes.
+  int64_t best_batch_size(const BatchKey& key) const;
+  int64_t kernel_workspace(const BatchKey& key, int64_t matrices) const;
+  RuleMatrix rule_matrix(int32_t parameter, std::byte* update, int64_t state) {
+    return {parameter, update, context_.state.rule_state(state)};
+  }
+  // One batch. Matrices that sit the step out are left as they are.
+  void run_rule(size_t w, const BatchKey& key, std::span<const RuleMatrix> matrices,
+                const kernels::Workspace& workspace);
+  // Matrices whose state lies at equal distances.
+  void call_rule(const BatchKey& key, std::span<const RuleMatrix> matrices, const kernels::Workspace& workspace);
+  void check_result(std::span<const RuleMatrix> matrices, std::span<float> values);
+
   StepTimer::Scope time_orthogonalize(size_t w, const BatchKey& key, size_t matrices);
   double* gram_error(int32_t matrix) const {
     return step_.stats == nullptr ? nullptr : step_.stats->gram_error(matrix);
@@ -214,6 +243,7 @@ class WaveExecutor {
   bool stochastic_ = false;                 // some weight is rounded stochastically
 
   StepInput step_;
+  RuleError rule_error_;
   DeviceBuffer arena_;
   DeviceBuffer workspace_;
   int lanes_ = 1;                               // that the workspace has room for

@@ -55,7 +55,9 @@ void WaveExecutor::momentum_of_averages(size_t w) {
                       .columns = step.count,
                       .grad = part_f32(w) + step.sum,
                       .grad_stride = step.count,
-                      .momentum = context_.state.owner_momentum(step.momentum),
+                      .momentum = context_.state.keeps_momentum(step.parameter)
+                                      ? context_.state.owner_momentum(step.momentum)
+                                      : nullptr,
                       .momentum_stride = step.count,
                       .update = part(w) + step.assembled * wire_bytes_,
                       .update_stride = step.count,

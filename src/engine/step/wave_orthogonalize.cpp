@@ -15,8 +15,7 @@ void WaveExecutor::allocate_workspace(int64_t scratch_cap) {
   int64_t one = 0;
   int64_t wanted = 0;
   const auto look_at = [&](const BatchSet& set) {
-    const int64_t good = kernels_.best_batch_size({set.key.rows, set.key.columns});
-    const int64_t matrices = std::min(static_cast<int64_t>(set.matrices), good);
+    const int64_t matrices = std::min(static_cast<int64_t>(set.matrices), best_batch_size(set.key));
     one = std::max(one, batch_layout(set, 1).total());
     wanted = std::max(wanted, kernels_.lanes() * batch_layout(set, matrices).total());
   };
@@ -45,14 +44,12 @@ WaveExecutor::BatchLayout WaveExecutor::batch_layout(const BatchSet& set, int64_
   layout.matrices = matrices;
   constexpr int64_t kAlign = DeviceBuffer::kAlign;
   if (set.home) layout.update_bytes = base::round_up(shape.rows * shape.columns * wire_bytes_, kAlign);
-  const int64_t bytes = kernels_.orthogonalize_workspace(shape, matrices, orthogonalize_options(set.key));
-  layout.kernel_bytes = base::round_up(bytes, kAlign);
+  layout.kernel_bytes = base::round_up(kernel_workspace(set.key, matrices), kAlign);
   return layout;
 }
 
 WaveExecutor::BatchLayout WaveExecutor::best_batch(const BatchSet& set) const {
-  const int64_t good = kernels_.best_batch_size({set.key.rows, set.key.columns});
-  const int64_t most = std::min(static_cast<int64_t>(set.matrices), good);
+  const int64_t most = std::min(static_cast<int64_t>(set.matrices), best_batch_size(set.key));
   const auto fits = [&](int64_t count) { return batch_layout(set, count).total() <= workspace_.size() / lanes_; };
   int64_t count = 1;
   for (int64_t high = most; count < high;) {
@@ -86,8 +83,13 @@ void WaveExecutor::orthogonalize(size_t w, const OwnedBatch& batch) {
   for_batches({batch.key, false, batch.matrices.size()}, [&](size_t first, size_t count, const BatchLayout& layout,
                                                              std::byte* workspace) {
     std::vector<kernels::UpdateMatrix> matrices;
+    std::vector<RuleMatrix> ruled;
     for (size_t i = first; i < first + count; ++i) {
       const OwnedMatrix& m = batch.matrices[i];
+      if (batch.key.rule) {
+        ruled.push_back(rule_matrix(m.parameter, part(w) + m.assembled * wire_bytes_, m.rule_state));
+        continue;
+      }
       float* const variance = m.assembled_variance >= 0 ? reinterpret_cast<float*>(part(w) + m.assembled_variance)
                                                         : context_.state.variance(m.parameter, m.variance);
       matrices.push_back({.matrix = part(w) + m.assembled * wire_bytes_,
@@ -95,7 +97,8 @@ void WaveExecutor::orthogonalize(size_t w, const OwnedBatch& batch) {
                           .active = m.parameter < 0 ? nullptr : active(m.parameter),
                           .gram_error = gram_error(m.measured)});
     }
-    orthogonalize(w, batch.key, matrices, {workspace, layout.kernel_bytes});
+    const kernels::Workspace rest{workspace, layout.kernel_bytes};
+    batch.key.rule ? run_rule(w, batch.key, ruled, rest) : orthogonalize(w, batch.key, matrices, rest);
   });
 }
 
@@ -103,6 +106,7 @@ void WaveExecutor::orthogonalize(size_t w, const HomeBatch& batch) {
   for_batches({batch.key, true, batch.matrices.size()},
               [&](size_t first, size_t count, const BatchLayout& layout, std::byte* workspace) {
                 std::vector<kernels::UpdateMatrix> matrices;
+                std::vector<RuleMatrix> ruled;
                 std::vector<Placed<PackStep>> packs;
                 std::vector<Placed<ApplyStep>> applies;
                 matrices.reserve(count);
@@ -115,6 +119,7 @@ void WaveExecutor::orthogonalize(size_t w, const HomeBatch& batch) {
                                       .variance = context_.state.variance(m.parameter, m.variance),
                                       .active = active(m.parameter),
                                       .gram_error = gram_error(m.measured)});
+                  if (batch.key.rule) ruled.push_back(rule_matrix(m.parameter, update, m.rule_state));
                   for (const PackStep& step : m.pack) packs.push_back({&step, update});
                   for (const ApplyStep& step : m.apply) applies.push_back({&step, update});
                 }
@@ -123,7 +128,10 @@ void WaveExecutor::orthogonalize(size_t w, const HomeBatch& batch) {
                   pack(packs);
                 }
                 const kernels::Workspace rest{workspace + layout.matrices * layout.update_bytes, layout.kernel_bytes};
-                if (can_fuse(applies)) {
+                if (batch.key.rule) {
+                  run_rule(w, batch.key, ruled, rest);
+                  apply(applies);
+                } else if (can_fuse(applies)) {
                   orthogonalize_and_apply(w, batch.key, matrices, rest, applies);
                 } else {
                   orthogonalize(w, batch.key, matrices, rest);

@@ -47,7 +47,24 @@ void momentum_block(const MomentumOptions& options, const MomentumBlock& block) 
   }
 }
 
+// The gradient as an update, without momentum.
+template <typename G, typename U>
+void gradient_block(const MomentumOptions& options, const MomentumBlock& block) {
+  const float scale = static_cast<float>(options.grad_scale);
+  for (int64_t i = 0; i < block.rows; ++i) {
+    const G* __restrict grad = static_cast<const G*>(block.grad);
+    U* __restrict update = static_cast<U*>(block.update) + i * block.update_stride;
+    if (grad != nullptr) grad += i * block.grad_stride;
+    for (int64_t j = 0; j < block.columns; ++j) store(update[j], grad == nullptr ? 0.0f : load(grad[j]) * scale);
+  }
+}
+
 void momentum_pack(const MomentumOptions& options, const MomentumBlock& block) {
+  if (block.momentum == nullptr) {
+    return with_dtype(options.grad, [&]<typename G>(Type<G>) {
+      with_dtype(options.wire, [&]<typename U>(Type<U>) { gradient_block<G, U>(options, block); });
+    });
+  }
   with_dtype(options.grad, [&]<typename G>(Type<G>) {
     with_dtype(options.momentum, [&]<typename M>(Type<M>) {
       with_dtype(options.wire, [&]<typename U>(Type<U>) {

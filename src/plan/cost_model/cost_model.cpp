@@ -170,7 +170,8 @@ std::vector<int64_t> CostModel::held_elementwise_ns() const {
 int64_t CostModel::workspace_bytes(const Matrix& m) const {
   const int64_t s = std::min(m.rows, m.columns);
   const int64_t n = m.elements();
-  int64_t bytes = aligned(n * byte_size(catalog_.problem().wire));     // the update as it travels
+  int64_t bytes = aligned(n * byte_size(catalog_.problem().wire));  // the update as it travels
+  if (m.rule()) return bytes + aligned(n * kResultBytes) + aligned(m.rule_workspace) + kAlignments;
   bytes += n * std::max(kResultBytes, int64_t{table_.compute_bytes});  // the result, before it is rounded to that
   bytes += 2 * n * table_.compute_bytes;                               // copies that the iteration alternates between
   // Four Gram matrices, or the sketch of the spectral cap, which lies in their place before them.
