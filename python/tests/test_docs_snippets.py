@@ -126,6 +126,15 @@ def test_slow_steps_are_measured(tmp_path: Path) -> None:
     assert '"NorMuon step 3"' in (tmp_path / "muster.json").read_text()
 
 
+def test_plans_of_the_four_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "four_changes.py"))
+    page = (ROOT / "docs" / "lab" / "four-changes-points-2026-11.md").read_text()
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 3
+    for line in printed:
+        assert f"\n{line}\n" in page
+
+
 def test_overlapped_steps_have_the_same_bits(tmp_path: Path) -> None:
     printed = _ranks(tmp_path, 2, "overlap.py")[0]
     assert re.findall("^(.*): the same bits as without overlap$", printed, re.MULTILINE) == ["FSDP2", "DDP"]
