@@ -29,7 +29,8 @@ HEADS = {
     "fused": QKHeads.fused("qkv.weight", heads=2, head_dim=4),
     "latent": QKHeads.latent("latent_q.weight", "latent_kv.weight", heads=2, content=3, rotary=2, value=3),
 }
-FORMS = [(torch.float32, "nearest")] + [(torch.bfloat16, form) for form in ("master", "mantissa", "nearest", "stochastic")]
+FORMS = [(torch.float32, "nearest")]
+FORMS += [(torch.bfloat16, form) for form in ("master", "mantissa", "nearest", "stochastic")]
 
 
 class Attention(nn.Module):
@@ -317,9 +318,9 @@ def test_wrong_maxima_are_refused(given, tau: float, said: str) -> None:
         (QKHeads(4, 3, ()), "layer 'x': key_heads 3: expected a divisor of 4 heads"),
         (QKHeads(0, 1, ()), "layer 'x': heads 0: expected a whole number above 0"),
         (QKHeads.separate("q.weight", "w", heads=4, head_dim=4), "parameter 'w': not in the param groups"),
-        (QKHeads.separate("q.weight", "k.weight", heads=4, head_dim=4), "parameter 'k.weight': rows up to 16, and it has 8"),
-        (QKHeads.separate("q.weight", "q.weight", heads=4, head_dim=4), "parameter 'q.weight': row 0 belongs to two heads"),
-        (QKHeads(1, 1, (HeadRows("q.weight", 0),)), "parameter 'q.weight': size 0: expected a whole number, at least 1"),
+        (QKHeads.separate("q.weight", "k.weight", heads=4, head_dim=4), "'k.weight': rows up to 16, and it has 8"),
+        (QKHeads.separate("q.weight", "q.weight", heads=4, head_dim=4), "'q.weight': row 0 belongs to two heads"),
+        (QKHeads(1, 1, (HeadRows("q.weight", 0),)), "'q.weight': size 0: expected a whole number, at least 1"),
         (QKHeads(1, 1, (HeadRows("q.weight", 1, power=2.0),)), "power 2.0: expected 0.5 or 1"),
         ("q.weight", "layer 'x': 'q.weight': expected a QKHeads"),
     ],

@@ -10,45 +10,20 @@
 #include "support/overlapped.h"
 #include "support/problems.h"
 #include "support/random_training.h"
+#include "support/row_factors.h"
 #include "support/training.h"
 
 namespace muster {
 namespace {
 
 using test::errors;
+using test::factors_of;
+using test::kFactors;
+using test::number_of;
 using test::training;
+using test::with_factors;
 using testing::Each;
 using testing::HasSubstr;
-
-constexpr int32_t kFactors = 5;
-
-// Factors of a step, the same on every rank; some are 1.
-const std::vector<float>& factors_of(int step) {
-  static const std::vector<std::vector<float>> all{
-      {0.5F, 1, 0.3F, 0.9F, 1.25F}, {1, 0.7F, 0.999F, 1, 3}, {0.1F, 0.2F, 0.6F, 0.5F, 1}, {1, 1, 1, 1, 1}};
-  return all[static_cast<size_t>(step) % all.size()];
-}
-
-int32_t number_of(size_t p, int64_t row) { return static_cast<int32_t>((row / 2 + static_cast<int64_t>(p)) % 6) - 1; }
-
-// Scales rows of all parameters but every fourth one.
-test::Training with_factors(test::Training t) {
-  for (size_t p = 0; p < t.problem.parameters.size(); ++p) {
-    if (p % 4 == 3) continue;
-    const Shape& shape = t.problem.parameters[p].shape;
-    RowScaling scaling{.parameter = static_cast<int32_t>(p)};
-    const int64_t rows = element_count(shape) / (shape.size() < 2 ? 1 : shape.back());
-    for (int64_t row = 0; row < rows; ++row) scaling.factor_of_row.push_back(number_of(p, row));
-    if (p == 0) scaling.factor_of_row[0] = kFactors - 1;
-    t.options.row_scaling.push_back(scaling);
-  }
-  t.step_options = [before = t.step_options](int step) {
-    StepOptions options = before ? before(step) : StepOptions{};
-    options.row_factors = factors_of(step);
-    return options;
-  };
-  return t;
-}
 
 std::vector<double> values(const test::RankMemory& rank, size_t p, WeightForm form) {
   std::vector<double> out;

@@ -325,7 +325,8 @@ class NorMuon(CheckpointedOptimizer):
         """
         with self._use.call("qk_clip"):
             error = "qk_clip: backward has begun the step; call it before backward" if self._begun else None
-            self._clip.take(max_logits, tau, local_memory(self.param_groups[0]["params"][0]).device, error)
+            first = next(p for group in self.param_groups for p in group["params"])
+            self._clip.take(max_logits, tau, local_memory(first).device, error)
 
     def synchronize(self) -> None:
         """Waits for the steps enqueued on a CUDA device, and raises if one of them failed or was refused.

@@ -1,4 +1,4 @@
-"""QK-clip: rows of query and key projections are scaled down where the largest attention logit of a head is too large."""
+"""QK-clip: query and key rows are scaled down where the largest attention logit of their head is too large."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ class QKClip:
 
 
 def scale_rows(options: _muster.OptimizerOptions, rows: Mapping[str, list[int]], numbers: Mapping[str, int]) -> None:
-    """Tells the engine which factor each row has. ``numbers`` are those of parameters by name; -1: it has no elements."""
+    """Tells the engine which factor each row has. ``numbers`` are those of parameters; -1: it has no elements."""
     for name, factor_of_row in rows.items():
         if numbers[name] >= 0:
             options.scale_rows(numbers[name], factor_of_row)

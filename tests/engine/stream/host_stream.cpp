@@ -203,7 +203,10 @@ class HostDevice final : public Kernels, public AsyncDevice {
   void decide(const Decision& decision) override {
     later([d = decision] {
       const bool go = std::all_of(d.words, d.words + d.zeros, [](int64_t word) { return word == 0; });
-      for (int64_t p = 0; p < d.parameters; ++p) d.active[p] = go && d.present[p] != 0 ? 1 : 0;
+      for (int64_t p = 0; p < d.parameters; ++p) {
+        d.active[p] = go && d.present[p] != 0 ? 1 : 0;
+        d.sitting[p] = go && d.present[p] == 0 ? 1 : 0;
+      }
       *d.verdict = {1, 0, go ? 1 : 0};
     });
   }
@@ -211,6 +214,7 @@ class HostDevice final : public Kernels, public AsyncDevice {
     later([r = refusal] {
       if (std::all_of(r.words, r.words + r.count, [](int64_t word) { return word == 0; })) return;
       std::fill_n(r.active, r.parameters, 0);
+      std::fill_n(r.sitting, r.parameters, 0);
       r.verdict->go = 0;
     });
   }
