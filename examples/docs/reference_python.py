@@ -63,4 +63,25 @@ theirs.export_chrome_trace("torch.json")
 timeline.add_to("torch.json")  # one file with both
 # [/timeline]
 
+weights = [model[1].weight, model[3].weight]
+momenta = [torch.zeros_like(weight) for weight in weights]
+
+
+# [orthogonalize]
+@torch.no_grad()
+def my_step(weights: list[nn.Parameter], momenta: list[torch.Tensor], lr: float = 0.02) -> None:
+    for weight, momentum in zip(weights, momenta):
+        momentum.lerp_(weight.grad, 0.05)
+        update = muster.torch.orthogonalize(weight.grad.lerp(momentum, 0.95), "capped3")
+        weight.add_(update, alpha=-lr)
+
+
+# [/orthogonalize]
+losses = []
+for tokens in batches:
+    backward(tokens)
+    my_step(weights, momenta)
+    losses.append(nn.functional.cross_entropy(model(tokens), tokens).item())
+print(f"orthogonalize: {losses == sorted(losses, reverse=True)}")
+
 print(sorted(written), len(written[2]))

@@ -18,9 +18,9 @@ namespace muster {
 struct Orthogonalization {
   void* matrices = nullptr;   ///< the first matrix, on the device
   int64_t count = 1;          ///< how many matrices; may be 0
-  int64_t rows = 0;           ///< of each matrix; may be 0
-  int64_t columns = 0;        ///< of each matrix; may be 0
-  Dtype dtype = Dtype::kF32;  ///< of the matrices, before and after: f32 or bf16
+  int64_t rows = 0;           ///< per matrix; may be 0
+  int64_t columns = 0;        ///< per matrix; may be 0
+  Dtype dtype = Dtype::kF32;  ///< before and after: f32 or bf16
   /// The polynomials. \hideinitializer
   Coefficients coefficients = muster::coefficients("polar_express");
   Device device{};            ///< that holds the matrices and computes; no stream is the default stream
@@ -32,7 +32,7 @@ struct Orthogonalization {
 /// InvalidArgument that names the field and its value.
 int64_t orthogonalize_workspace(const Orthogonalization& call);
 
-/// Replaces each matrix by its orthogonal factor, whose singular values are near 1. A matrix with NaN or infinity
+/// Replaces each matrix by its orthogonal factor, whose singular values are close to one. A matrix with NaN or infinity
 /// becomes NaN, and a matrix of zeros stays zero. The bits depend on the matrix, the options and the kind of device
 /// alone: not on the other matrices, nor on threads, streams or the place in memory.
 ///

@@ -28,6 +28,7 @@ def test_the_page_of_python(tmp_path: Path) -> None:
     printed = _run("reference_python.py", tmp_path)
     # Four parameters with three statistics each, the error of orthogonality of two matrices, and the norm of all gradients.
     assert printed.splitlines()[-1] == "[2, 4] 15"
+    assert printed.splitlines()[-2] == "orthogonalize: True"  # every step of a loop of one's own lowers the loss
     for file in ("muster.json", "torch.json"):
         events = json.loads((tmp_path / file).read_text())["traceEvents"]
         assert any(event.get("cat") == "muster step" for event in events), file
