@@ -110,6 +110,8 @@ void bind_rules(nb::module_& module) {
         options.rules[group] =
             std::make_shared<PythonRule>(std::move(name), state, own_momentum, batched, std::move(call));
       },
+      nb::sig("def set_rule(options: OptimizerOptions, group: int, name: str, state: list[tuple[str, RuleStateShape]], "
+              "own_momentum: bool, batched: bool, call: typing.Callable[..., None]) -> None"),
       "options"_a, "group"_a, "name"_a, "state"_a, "own_momentum"_a, "batched"_a, "call"_a,
       "Sets the rule of a group. call(address of f32 updates, (count, rows, columns), [(address, stride) per entry], "
       "group, step) replaces the updates.");
