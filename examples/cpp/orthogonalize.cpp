@@ -1,10 +1,11 @@
 // A Muon step of one's own: two matrices in one call.
+#include "muster/orthogonalize.h"
+
 #include <cmath>
 #include <cstdio>
 #include <vector>
 
 #include "muster/error.h"
-#include "muster/orthogonalize.h"
 
 constexpr int kMatrices = 2, kRows = 32, kColumns = 16, kSteps = 100;
 
