@@ -302,7 +302,7 @@ TEST(Apply, MultipliesEachRowOfTheParameterByItsFactor) {
   const std::vector<float> weights = random_values(kRows * kColumns, 9);
   const std::vector<uint16_t> update = to_bf16(random_values(kRows * kColumns, 10));
   const std::vector<float> factors{0.5F, 1.25F, 0.3F};
-  std::vector<int32_t> numbers(kRows * kColumns);
+  std::vector<int32_t> numbers(kFirst + kRows * kColumns);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int32_t>(i % 4) - 1;
   for (const int64_t length : {1, 7, 32, 150, 100'000}) {
     for (const WeightForm form : {WeightForm::kF32, WeightForm::kBf16Master, WeightForm::kBf16Mantissa}) {

@@ -4,7 +4,7 @@
 
 A round adds a group, changes hyperparameters and missing gradients in every step, saves, loads into an optimizer whose
 parameters are cut differently, and goes on with that. The first rounds warm up; later ones must end with as many file
-descriptors and, within ENDING and MEMORY, as many threads and as much memory as the last of them. On CUDA the same holds of
+descriptors, as many threads and, within MEMORY, as much memory as the last of them. On CUDA the same holds of
 the device's memory, and graphs must be captured again after every change.
 """
 
@@ -26,8 +26,8 @@ from typing import NamedTuple
 WARM_UP = 12
 #: Resident bytes. A leak of the state of one optimizer (60 KB) per round would pass it in 800 rounds.
 MEMORY = 48 << 20
-#: Threads of a round's optimizers that have been told to end. A leak of one per round would pass it in three rounds.
-ENDING = 2
+#: Seconds for threads of a round's optimizers to end, which have been told to: on a busy machine some take a while.
+ENDING = 60.0
 DEVICE_MEMORY = 64 << 20
 SHAPES = {"qkv": (48, 32), "up": (64, 32), "down": (32, 64), "embed": (50, 32), "gain": (32,)}
 
@@ -43,10 +43,20 @@ class Usage(NamedTuple):
         return f"{self.memory / 2**20:.1f} MiB, {self.threads} threads, {self.files} files{device}"
 
 
-def _usage(device: str) -> Usage:
+def _threads(fewest: int) -> int:
+    """How many there are, once no more than that many are left, or after ENDING."""
+    end = time.monotonic() + ENDING
+    while len(os.listdir("/proc/self/task")) > fewest and time.monotonic() < end:
+        time.sleep(0.01)
+    return len(os.listdir("/proc/self/task"))
+
+
+def _usage(device: str, threads: int) -> Usage:
+    """With as few threads as that, if the others end in time."""
     import torch
 
     gc.collect()
+    running = _threads(threads)
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
     used = 0
@@ -54,12 +64,12 @@ def _usage(device: str) -> Usage:
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         used = total - free
-    return Usage(resident, len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), used)
+    return Usage(resident, running, len(os.listdir("/proc/self/fd")), used)
 
 
 def _grew(now: Usage, before: Usage) -> bool:
     return (
-        now.threads > before.threads + ENDING
+        now.threads > before.threads
         or now.files != before.files
         or now.memory > before.memory + MEMORY
         or now.device > before.device + DEVICE_MEMORY
@@ -151,7 +161,7 @@ def _run(rank: int, ranks: int, seconds: float, device: str, folder: str, failed
     more = True
     while more:
         _round(len(used), Path(folder) / "checkpoint", device, mesh)
-        used.append(_usage(device))
+        used.append(_usage(device, used[WARM_UP - 1].threads if len(used) >= WARM_UP else sys.maxsize))
         grew = len(used) > WARM_UP and _grew(used[-1], used[WARM_UP - 1])
         more = len(used) < WARM_UP + 4 or time.monotonic() < end
         flags = torch.tensor([int(grew), int(not more)])

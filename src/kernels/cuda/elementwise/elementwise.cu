@@ -67,7 +67,7 @@ struct MomentumBody {
   }
 };
 
-template <typename U, WeightForm kForm, Decay kDecay>
+template <typename U, WeightForm kForm, Decay kDecay, bool kScaled>
 struct ApplyBody {
   using Weight = WeightOperand<kForm>;
   template <int N>
@@ -91,20 +91,23 @@ struct ApplyBody {
 
   template <int N>
   __device__ bool aligned(const Chunk& chunk) const {
-    return (update.absent() || update.template aligned<N>(chunk)) && weight.template aligned<N>(chunk);
+    return (absent() || update.template aligned<N>(chunk)) && weight.template aligned<N>(chunk);
   }
   template <int N>
   __device__ void read(Place p, Values<N>& v) const {
-    if (!update.absent()) read_once(v.update, update.at(p));
+    if (!absent()) read_once(v.update, update.at(p));
     weight.read(p, v.weight);
   }
   template <int N>
   __device__ void write(Place p, Values<N>& v) const {
-    const ElementFactors<N> factors(row_factors, weight.index(p));
+    const ElementFactors<N, kScaled> factors(row_factors, weight.index(p));
     weight.write(p, v.weight, [&](int i, float w) {
-      return (update.absent() ? w : decayed<kDecay>(w, load(v.update[i]) * step, keep)) * factors.values[i];
+      return factors.scaled(i, absent() ? w : decayed<kDecay>(w, load(v.update[i]) * step, keep));
     });
   }
+
+ private:
+  __device__ bool absent() const { return kScaled && update.absent(); }
 };
 
 // How AdamW and Lion update moments, and by how much gradient g changes a weight.
@@ -152,7 +155,7 @@ struct LionRule : MomentRates {
   }
 };
 
-template <typename Rule, typename G, WeightForm kForm, Decay kDecay>
+template <typename Rule, typename G, WeightForm kForm, Decay kDecay, bool kScaled>
 struct RangeBody {
   using Weight = WeightOperand<kForm>;
   template <int N>
@@ -196,10 +199,10 @@ struct RangeBody {
   }
   template <int N>
   __device__ void write(Place p, Values<N>& v) const {
-    const ElementFactors<N> factors(row_factors, weight.index(p));
+    const ElementFactors<N, kScaled> factors(row_factors, weight.index(p));
     weight.write(p, v.weight, [&](int i, float w) {
       const float g = grad.absent() ? 0.0F : load(v.grad[i]) * scale;
-      return decayed<kDecay>(w, rule.change(g, v.first[i], v.second[i]), keep) * factors.values[i];
+      return factors.scaled(i, decayed<kDecay>(w, rule.change(g, v.first[i], v.second[i]), keep));
     });
     write_once(first.at(p), v.first);
     if constexpr (Rule::kHasSecond) write_once(second.at(p), v.second);
@@ -254,8 +257,10 @@ void change_ranges(const char* what, const typename Rule::Options& options, std:
   with_dtype(options.grad, "gradient", [&]<typename G>(Type<G>) {
     with_form(options.form, [&]<WeightForm kForm>(Value<kForm>) {
       with_decay(options.decay, [&]<Decay kDecay>(Value<kDecay>) {
-        enqueue(what, elementwise_kernel<RangeBody<Rule, G, kForm, kDecay>, typename Rule::Options, ElementRange>,
-                options, ranges, queue);
+        with_scaled(ranges, [&]<bool kScaled>(Value<kScaled>) {
+          using Body = RangeBody<Rule, G, kForm, kDecay, kScaled>;
+          enqueue(what, elementwise_kernel<Body, typename Rule::Options, ElementRange>, options, ranges, queue);
+        });
       });
     });
   });
@@ -280,8 +285,10 @@ void apply(const ApplyOptions& options, std::span<const ApplyBlock> blocks, Laun
   with_dtype(options.wire, "wire", [&]<typename U>(Type<U>) {
     with_form(options.form, [&]<WeightForm kForm>(Value<kForm>) {
       with_decay(options.decay, [&]<Decay kDecay>(Value<kDecay>) {
-        using Body = ApplyBody<U, kForm, kDecay>;
-        enqueue("apply", elementwise_kernel<Body, ApplyOptions, ApplyBlock>, options, blocks, queue);
+        with_scaled(blocks, [&]<bool kScaled>(Value<kScaled>) {
+          using Body = ApplyBody<U, kForm, kDecay, kScaled>;
+          enqueue("apply", elementwise_kernel<Body, ApplyOptions, ApplyBlock>, options, blocks, queue);
+        });
       });
     });
   });

@@ -1,7 +1,9 @@
 // Weights of every form, for elementwise kernels. Everything has internal linkage, as elementwise_values.h has.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "kernels/cuda/elementwise/block_loop.cuh"
@@ -74,9 +76,15 @@ struct WeightOperand {
   }
 };
 
-// The row factors of N elements, which follow each other in the parameter from number `index` on.
-template <int N>
+// The row factors of N elements, which follow each other in the parameter from number `index` on. Without kScaled none,
+// at no cost: kernels that look for them need twice the registers.
+template <int N, bool kScaled>
 struct ElementFactors {
+  __device__ ElementFactors(const RowFactors&, int64_t) {}
+  __device__ float scaled(int, float w) const { return w; }
+};
+template <int N>
+struct ElementFactors<N, true> {
   float values[N];
 
   __device__ ElementFactors(const RowFactors& rows, int64_t index) {
@@ -92,7 +100,15 @@ struct ElementFactors {
       left = rows.row_length;
     }
   }
+  __device__ float scaled(int i, float w) const { return w * values[i]; }
 };
+
+// Calls f with whether any of the blocks has row factors.
+template <typename Block, typename F>
+void with_scaled(std::span<const Block> blocks, const F& f) {
+  const bool any = std::ranges::any_of(blocks, [](const Block& b) { return b.row_factors.factors != nullptr; });
+  any ? f(Value<true>{}) : f(Value<false>{});
+}
 
 template <typename Body, typename Options, typename Block, int kElements = kChunk>
 __global__ void __launch_bounds__(kThreads) elementwise_kernel(Call<Options, Block, kElements> call) {

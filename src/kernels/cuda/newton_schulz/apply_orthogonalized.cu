@@ -37,7 +37,7 @@ bool dense(const OrthogonalizedBlock& b) {
          b.weight.row_index_stride == b.columns;
 }
 
-template <typename T, WeightForm kForm, Decay kDecay>
+template <typename T, WeightForm kForm, Decay kDecay, bool kScaled>
 struct OrthogonalizedBody {
   using Weight = WeightOperand<kForm>;
   template <int N>
@@ -92,12 +92,12 @@ struct OrthogonalizedBody {
   }
   template <int N>
   __device__ void write(Place p, Values<N>& v) const {
-    const ElementFactors<N> factors(row_factors, weight.index(p));
+    const ElementFactors<N, kScaled> row_scales(row_factors, weight.index(p));
     weight.write(p, v.weight, [&](int i, float w) {
       // The same bits as write_wire(): other ranks get this update from the wire.
       float u = to_float(v.o[i]) * (norm * v.inverse[i]);
       if (rounds) u = to_float(from_float<__nv_bfloat16>(u));
-      return cpu::decayed<kDecay>(w, u * step, keep) * factors.values[i];
+      return row_scales.scaled(i, cpu::decayed<kDecay>(w, u * step, keep));
     });
   }
 };
@@ -188,10 +188,12 @@ void apply(const ApplyOptions& options, const Orthogonalized& orthogonalized, st
     }
     with_form(options.form, [&]<WeightForm kForm>(Value<kForm>) {
       with_decay(options.decay, [&]<Decay kDecay>(Value<kDecay>) {
-        using Body = OrthogonalizedBody<T, kForm, kDecay>;
-        enqueue("apply orthogonalized",
-                elementwise_kernel<Body, OrthogonalizedOptions, OrthogonalizedBlock, kOrthogonalizedChunk>, all, own,
-                queue);
+        with_scaled(std::span<const OrthogonalizedBlock>(own), [&]<bool kScaled>(Value<kScaled>) {
+          using Body = OrthogonalizedBody<T, kForm, kDecay, kScaled>;
+          enqueue("apply orthogonalized",
+                  elementwise_kernel<Body, OrthogonalizedOptions, OrthogonalizedBlock, kOrthogonalizedChunk>, all, own,
+                  queue);
+        });
       });
     });
   });
