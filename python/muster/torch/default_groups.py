@@ -214,7 +214,7 @@ def _check_included_keys(where: str, keys: Mapping[str, Any]) -> None:
     check_keys(keys, NAMES, where)
     algorithm = keys.get("algorithm", MATRIX_ALGORITHMS[0])
     if algorithm not in MATRIX_ALGORITHMS:
-        known = ", ".join(MATRIX_ALGORITHMS)
+        known = ", ".join(name for name in MATRIX_ALGORITHMS if name != "rule")  # which MatrixOptimizer chooses itself
         raise ValueError(
             f"{where}: algorithm {algorithm!r} is not for matrices ({known}); exclude= gives parameters to AdamW"
         )

@@ -92,11 +92,11 @@ class RuleCall:
         }
 
     def _update(self, u: torch.Tensor, state: dict[str, torch.Tensor], group: int, step: int) -> None:
-        check = self._rule.check_batches and len(u) > 1
-        alone = [(u[i : i + 1].clone(), {k: v[i : i + 1].clone() for k, v in state.items()}) for i in range(len(u))]
+        checked = len(u) if self._rule.check_batches and len(u) > 1 else 0
+        alone = [(u[i : i + 1].clone(), {k: v[i : i + 1].clone() for k, v in state.items()}) for i in range(checked)]
         with torch.no_grad(), _threads(self._rule.threads):
             u.copy_(self._result(u, state, group, step))
-            for i, (one, its_state) in enumerate(alone if check else ()):
+            for i, (one, its_state) in enumerate(alone):
                 one.copy_(self._result(one, its_state, group, step))
                 same = [_same_bits(one, u[i : i + 1])]
                 same += [_same_bits(its_state[name], state[name][i : i + 1]) for name in state]
