@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from dion_reference import POLAR_EXPRESS
 from torch._dynamo.testing import CompileCounter
 
 import muster
@@ -17,14 +18,6 @@ orthogonalize = muster.torch.orthogonalize
 QUINTIC = [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037)]
 SHAPES = [(1, 1), (1, 9), (9, 1), (6, 20), (20, 6), (33, 32), (3, 24, 17), (2, 3, 5, 8), (1, 1, 40, 40)]
 HALVES = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # half a unit in the last place of 1
-
-POLAR_EXPRESS = [
-    (8.156554524902461, -22.48329292557795, 15.878769915207462),
-    (4.042929935166739, -2.808917465908714, 0.5000178451051316),
-    (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
-    (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
-    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
-]
 
 
 def _values(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -54,15 +54,6 @@ INSTANTIATE_TEST_SUITE_P(Interruptible, InterruptibleFailure,
                          testing::Combine(testing::ValuesIn(failure_cases()), testing::Values(3)),
                          [](const auto& test) { return case_name(test.param); });
 
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const CommError& error) {
-    return error.what();
-  }
-  return "no CommError";
-}
-
 // Ctrl-C took effect when the other rank arrived, or after the timeout.
 TEST(Interruptible, a_wait_ends_when_the_check_throws_and_the_peer_is_told) {
   auto communicators = make_local_communicators(2, {std::chrono::minutes(30)});

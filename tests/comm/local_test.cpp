@@ -46,15 +46,6 @@ INSTANTIATE_TEST_SUITE_P(Local, LocalFailure,
                          testing::Combine(testing::ValuesIn(failure_cases()), testing::Values(2, 3, 8)),
                          [](const auto& test) { return case_name(test.param); });
 
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const CommError& error) {
-    return error.what();
-  }
-  return "no CommError";
-}
-
 TEST(Local, names_all_missing_ranks) {
   const auto communicators = make_local_communicators(5, {kShort});
   run_ranks(2, [&](int32_t rank) {

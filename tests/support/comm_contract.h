@@ -30,4 +30,7 @@ const std::vector<FailureCase>& failure_cases();
 // Runs it on this rank and says in one line what is wrong with what came of it; empty if all is well.
 std::string run_failure_case(const FailureCase& failure, std::unique_ptr<Communicator> comm);
 
+// What the CommError says that the call throws.
+std::string error_of(const std::function<void()>& call);
+
 }  // namespace muster::test

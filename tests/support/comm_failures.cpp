@@ -129,4 +129,13 @@ std::string run_failure_case(const FailureCase& failure, std::unique_ptr<Communi
   return "";
 }
 
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const CommError& error) {
+    return error.what();
+  }
+  return "no CommError";
+}
+
 }  // namespace muster::test

@@ -90,7 +90,7 @@ std::vector<PlanOptions> PlanChoice::list(const CostTable& cost) const {
 std::vector<PlanOptions> PlanChoice::list_for(const CostTable& cost) const {
   const std::string& named = strategies_.empty() ? defaults_.strategies : strategies_;
   const std::vector<Strategy> strategies = parse_strategies(named);
-  // A flag that no strategy would use is refused, so that nobody compares what was never applied.
+  // Refuses a flag that is for another strategy.
   const auto require = [&](Strategy needed, const std::string& flag) {
     if (std::ranges::find(strategies, needed) != strategies.end()) return;
     throw InvalidArgument(fmt::format("{}: is for --strategy {}, not {}", flag, name(needed), named));

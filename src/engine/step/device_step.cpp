@@ -63,7 +63,7 @@ DeviceStep::Prepared DeviceStep::prepare(const StepRequest& request) {
 // Factors for the same calls as on other ranks, if this rank refuses its own for their number.
 std::span<const float> DeviceStep::as_many(std::span<const float> factors) const {
   const bool usable = factors.empty() || std::ssize(factors) >= context_.row_scalings.factors();
-  return usable ? factors : context_.row_scalings.placeholder();
+  return usable ? factors : context_.row_scalings.unread_factors();
 }
 
 template <typename Calls>
@@ -85,13 +85,14 @@ void DeviceStep::enqueue(const Prepared& step) {
     control_.enqueue(request, step.words);
     const StepInput input = input_of(request);
     executor_.start(input);
+    const auto due = [&] { return parameters_due(request.groups, context_.memory, request.number); };
     const auto waves = [&] {
       pipeline_.run();
-      scale_rows_of_others(input, parameters_due(request.groups, context_.memory, request.number));
+      scale_rows_of_others(input, due);
     };
     if (!device_.memoize(executor_.inputs(), waves)) {
       executor_.count_traffic();
-      count_traffic_of_others(input, parameters_due(request.groups, context_.memory, request.number));
+      count_traffic_of_others(input, due);
     }
     if (stats) parameter_stats_.add_weights(context_.holdings, context_.memory);
     control_.end_step();
@@ -159,7 +160,7 @@ const StepStats& DeviceStep::finish(const StepRequest& request) {
     const kernels::Part part(device_);
     pipeline_.finish();
     const StepInput& input = readiness_->input();
-    scale_rows_of_others(input, parameters_due(input.groups, context_.memory, input.number));
+    scale_rows_of_others(input, [&] { return parameters_due(input.groups, context_.memory, input.number); });
     control_.end_step();
     device_.end_step();
     timer().stats.kernels = device_.launches();
@@ -195,7 +196,7 @@ void DeviceStep::reserve(std::span<const Group> groups) {
   all.options.max_grad_norm = 1;
   all.options.non_finite = NonFinite::kError;
   all.options.parameter_stats = true;
-  all.options.row_factors = context_.row_scalings.placeholder();
+  all.options.row_factors = context_.row_scalings.unread_factors();
   const ControlWords words = control_words(context_, all);
   timer().start(0, false);
   device_.reserve_table([&] {

@@ -32,7 +32,7 @@ void HostStep::compute(const StepRequest& request, const ControlReduction::Decis
                         .non_finite = request.options.non_finite};
   executor_.start(input);
   pipeline_.run();
-  scale_rows_of_others(input, decision.active);
+  scale_rows_of_others(input, [&] { return decision.active; });
   if (stats != nullptr) {
     const auto timed = timer().time(Stage::kControl);
     stats->add_weights(context_.holdings, context_.memory);
@@ -75,9 +75,11 @@ const StepStats& HostStep::finish(const StepRequest& request) {
   }
   settle_rules(what);
   or_break(what, [&] {
-    std::vector<bool> active(parameters());
-    for (size_t p = 0; p < active.size(); ++p) active[p] = readiness_->took_part(p);
-    scale_rows_of_others(readiness_->input(), active);
+    scale_rows_of_others(readiness_->input(), [&] {
+      std::vector<bool> active(parameters());
+      for (size_t p = 0; p < active.size(); ++p) active[p] = readiness_->took_part(p);
+      return active;
+    });
   });
   count_updates([&](size_t p) { return readiness_->took_part(p); });
   context_.state.steps = request.number;

@@ -27,8 +27,8 @@ class RowScalings {
   // True if an owner of some of these parameters returns new weights to replicas.
   bool any_returns_weights(const std::vector<bool>& parameters) const;
 
-  // Factors that no kernel reads, for a dry run.
-  std::span<const float> placeholder() const { return {numbers_.as<const float>(), static_cast<size_t>(factors_)}; }
+  // For a dry run and for steps that change nothing: memory with room for the factors, of which no value is used.
+  std::span<const float> unread_factors() const { return {numbers_.as<const float>(), static_cast<size_t>(factors_)}; }
 
  private:
   std::vector<int64_t> places_;       // per parameter, its first row in numbers_; -1: no row is scaled

@@ -27,9 +27,9 @@ std::unique_ptr<StepPath> make_step_path(const StepContext& context, const Optim
 }
 
 template <typename Work>
-void StepPath::with_others(const StepInput& step, const std::vector<bool>& active, Work work) {
+void StepPath::with_others(const StepInput& step, const Active& active, Work work) {
   if (step.row_factors.empty()) return;
-  const std::vector<bool> others = context_.row_scalings.without(active);
+  const std::vector<bool> others = context_.row_scalings.without(active());
   if (std::find(others.begin(), others.end(), true) == others.end()) return;
   StepInput input = step;
   input.program = &context_.programs.of(others);
@@ -37,13 +37,13 @@ void StepPath::with_others(const StepInput& step, const std::vector<bool>& activ
   work(input, others);
 }
 
-void StepPath::scale_rows_of_others(const StepInput& step, const std::vector<bool>& active) {
+void StepPath::scale_rows_of_others(const StepInput& step, const Active& active) {
   with_others(step, active, [&](const StepInput& input, const std::vector<bool>& parameters) {
     executor_.scale_rows(input, parameters);
   });
 }
 
-void StepPath::count_traffic_of_others(const StepInput& step, const std::vector<bool>& active) {
+void StepPath::count_traffic_of_others(const StepInput& step, const Active& active) {
   with_others(step, active, [&](const StepInput& input, const std::vector<bool>& parameters) {
     executor_.count_row_traffic(input, parameters);
   });
@@ -63,8 +63,7 @@ void StepPath::give_up(Failure why) {
 }
 
 void StepPath::settle_rules(const std::string& what) {
-  const auto is_rule = [](const Parameter& p) { return p.algorithm == Algorithm::kRule; };
-  if (std::ranges::none_of(context_.problem.parameters, is_rule)) return;
+  if (context_.rules.empty()) return;  // on all ranks: they agreed on the rules
   const WaveExecutor::RuleError mine = executor_.rule_error();
   const std::string first = or_break(what, [&] {
     return failure_of_any(*context_.link.host, what + " rules", [&] {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,9 +70,6 @@ class StepPath {
       break_off(what);
     }
   }
-  // At the end of a step on the host, after its last exchange: if a rule threw on any rank, the status becomes broken,
-  // that rank throws what its rule threw, and others throw CommError.
-  void settle_rules(const std::string& what);
   // Likewise, except for InvalidArgument and ResourceError: all ranks throw them before anything was changed.
   template <typename Work>
   auto or_refuse(std::string_view what, Work work) {
@@ -85,15 +83,19 @@ class StepPath {
       break_off(what);
     }
   }
+  // At the end of a step on the host, after its last exchange: if a rule threw on any rank, the status becomes broken,
+  // that rank throws what its rule threw, and others throw CommError.
+  void settle_rules(const std::string& what);
 
  protected:
   static std::string title(int64_t number) { return fmt::format("step {}", number); }
   StepTimer& timer() { return context_.timer; }
   size_t parameters() const { return context_.problem.parameters.size(); }
-  // After the waves of a step: multiplies the rows of parameters that are not in `active`.
-  void scale_rows_of_others(const StepInput& step, const std::vector<bool>& active);
+  using Active = std::function<std::vector<bool>()>;  // called in steps with row factors only
+  // After the waves of a step: multiplies the rows of parameters that do not take part.
+  void scale_rows_of_others(const StepInput& step, const Active& active);
   // Counts the messages of that, if its calls were not made because their inputs were those of the last step.
-  void count_traffic_of_others(const StepInput& step, const std::vector<bool>& active);
+  void count_traffic_of_others(const StepInput& step, const Active& active);
   // An overlapped step as it begins, by the hyperparameters of the snapshot.
   StepRequest early_request(const StepRequest& request) const {
     StepRequest out{.number = request.number, .groups = snapshot_};
@@ -105,9 +107,9 @@ class StepPath {
     if (groups.data() != snapshot_.data()) snapshot_.assign(groups.begin(), groups.end());
   }
 
-  // Calls work(input, parameters) if rows of parameters that are not in `active` have factors in this step.
+  // Calls work(input, parameters) if rows of parameters that do not take part have factors in this step.
   template <typename Work>
-  void with_others(const StepInput& step, const std::vector<bool>& active, Work work);
+  void with_others(const StepInput& step, const Active& active, Work work);
 
   const StepContext& context_;
   OptimizerStatus& status_;

@@ -217,8 +217,7 @@ __constant__ const double kPoleShifts[kPoles] = {kInverseRootPoles[0].shift, kIn
 __constant__ const double kPoleWeights[kPoles] = {kInverseRootPoles[0].weight, kInverseRootPoles[1].weight,
                                                   kInverseRootPoles[2].weight};
 
-// Per matrix: block 0 inverts N; block 1 inverts T / d + N and stores only its trace; the others compute the inverses
-// of the poles.
+// Per matrix: block 0 inverts N; block 1 inverts T / d + N and stores only its trace; the others have a pole each.
 template <int kR>
 __global__ void __launch_bounds__(kThreads, 2) invert_poles_kernel(const PoleInverses call) {
   __shared__ alignas(16) PivotTiles<kR> shared;
